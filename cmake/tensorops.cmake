@@ -1,0 +1,36 @@
+# Kernels and ops. A kernel file is compiled once per instruction set, in a namespace of that name, and
+# sees neither MLX nor Python, so that it can be tested alone and cross-built.
+
+find_package(Threads REQUIRED)
+
+set(MTO_OP_SOURCES "")
+add_library(mto_kernels STATIC csrc/cpu/isa.cpp csrc/cpu/thread_pool.cpp)
+target_include_directories(mto_kernels PUBLIC csrc)
+target_link_libraries(mto_kernels PUBLIC Threads::Threads)
+# A fused multiply-add is written where it is meant: contraction would change bits between compilers.
+target_compile_options(mto_kernels PRIVATE -O3 -Wall -Wextra -ffp-contract=off)
+
+set(MTO_ISAS scalar)
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
+  list(APPEND MTO_ISAS avx2 avx512)
+elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "arm64|aarch64")
+  list(APPEND MTO_ISAS neon)
+endif()
+set(MTO_ISA_FLAGS_scalar "")
+set(MTO_ISA_FLAGS_neon "")
+set(MTO_ISA_FLAGS_avx2 -mavx2 -mfma -mf16c)
+set(MTO_ISA_FLAGS_avx512 -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx2 -mfma -mf16c)
+
+# tensorops_add_op(<op>): csrc/ops/<op>/<op>{,_cpu}.cpp, and <op>_kernels.cpp for every instruction set.
+function(tensorops_add_op op)
+  set(dir "csrc/ops/${op}")
+  set(MTO_OP_SOURCES ${MTO_OP_SOURCES} "${dir}/${op}.cpp" "${dir}/${op}_cpu.cpp" PARENT_SCOPE)
+  foreach(isa IN LISTS MTO_ISAS)
+    add_library(${op}_${isa} OBJECT "${dir}/${op}_kernels.cpp")
+    target_include_directories(${op}_${isa} PRIVATE csrc)
+    target_compile_definitions(${op}_${isa} PRIVATE MTO_ISA=${isa} MTO_ISA_${isa}=1)
+    target_compile_options(${op}_${isa} PRIVATE -O3 -Wall -Wextra -ffp-contract=off
+      ${MTO_ISA_FLAGS_${isa}})
+    target_sources(mto_kernels PRIVATE $<TARGET_OBJECTS:${op}_${isa}>)
+  endforeach()
+endfunction()

@@ -1,0 +1,70 @@
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/variant.h>
+#include <nanobind/stl/vector.h>
+
+#include "common/counters.h"
+#include "cpu/isa.h"
+#include "cpu/thread_pool.h"
+#include "ops/dequantize/dequantize.h"
+#include "ops/quantize/quantize.h"
+#include "ops/quantized_matmul/quantized_matmul.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace {
+
+void bind_ops(nb::module_& m) {
+  m.def("quantize", &mto::quantize, "w"_a, "group_size"_a.none(), "bits"_a.none(), "mode"_a,
+        "global_scale"_a.none(), "force_fused"_a, "stream"_a.none());
+  m.def("dequantize", &mto::dequantize, "w"_a, "scales"_a, "biases"_a.none(), "group_size"_a.none(),
+        "bits"_a.none(), "mode"_a, "global_scale"_a.none(), "dtype"_a.none(), "force_fused"_a,
+        "stream"_a.none());
+  m.def("quantized_matmul", &mto::quantized_matmul, "x"_a, "w"_a, "scales"_a, "biases"_a.none(),
+        "transpose"_a, "group_size"_a.none(), "bits"_a.none(), "mode"_a, "force_fused"_a,
+        "stream"_a.none());
+}
+
+void set_cpu_isa(const std::string& name) {
+  std::string known;
+  for (auto isa : mto::available_isas()) {
+    if (name == mto::isa_name(isa)) {
+      mto::set_current_isa(isa);
+      return;
+    }
+    known += (known.empty() ? "" : ", ") + std::string(mto::isa_name(isa));
+  }
+  mto::fail("set_cpu_isa", "name", "be one of " + known, "\"" + name + "\"");
+}
+
+void set_num_threads(int n) {
+  if (n < 1) mto::fail("set_num_threads", "n", "be at least 1", std::to_string(n));
+  mto::set_num_threads(n);
+}
+
+void bind_runtime(nb::module_& m) {
+  m.def("cpu_isa", [] { return mto::isa_name(mto::current_isa()); });
+  m.def("cpu_isas", [] {
+    std::vector<std::string> names;
+    for (auto isa : mto::available_isas()) names.push_back(mto::isa_name(isa));
+    return names;
+  });
+  m.def("set_cpu_isa", &set_cpu_isa, "name"_a);
+  m.def("num_threads", &mto::num_threads);
+  m.def("set_num_threads", &set_num_threads, "n"_a);
+  m.def("counters", &mto::counters);
+  m.def("reset_counters", &mto::reset_counters);
+  m.def("smoke", [](const mto::mx::array& a) { return a.ndim() == 0; }, "a"_a,
+        "True for a scalar: shows that this module and mlx.core share their types.");
+}
+
+}  // namespace
+
+NB_MODULE(_ext, m) {
+  bind_ops(m);
+  bind_runtime(m);
+}

@@ -1,0 +1,116 @@
+#include "common/check.h"
+
+#include <algorithm>
+#include <sstream>
+#include <stdexcept>
+
+#include "common/counters.h"
+#include "formats/affine.h"
+
+namespace mto {
+namespace {
+
+template <typename Values>
+std::string join(const Values& values) {
+  std::ostringstream out;
+  const char* separator = "";
+  for (const auto& value : values) {
+    out << separator << value;
+    separator = ", ";
+  }
+  return out.str();
+}
+
+constexpr const char* kModes[] = {"affine", "mxfp4", "mxfp8", "nvfp4"};
+
+template <typename Values>
+void check_one_of(std::string_view op, std::string_view arg, const Values& values, int value) {
+  if (std::find(std::begin(values), std::end(values), value) == std::end(values)) {
+    fail(op, arg, "be one of " + join(values) + " in mode \"affine\"", std::to_string(value));
+  }
+}
+
+}  // namespace
+
+void fail(std::string_view op, std::string_view arg, std::string_view rule, std::string_view value) {
+  std::ostringstream message;
+  message << "[" << op << "] " << arg << " must " << rule << ", got " << value << ".";
+  throw std::invalid_argument(message.str());
+}
+
+std::string to_string(const mx::Shape& shape) {
+  std::string out = "(" + join(shape);
+  return out + (shape.size() == 1 ? ",)" : ")");
+}
+
+std::string to_string(mx::Dtype dtype) {
+  std::ostringstream out;
+  out << dtype;
+  return out.str();
+}
+
+std::optional<FloatType> float_type(mx::Dtype dtype) {
+  if (dtype == mx::float32) return FloatType::kFloat32;
+  if (dtype == mx::float16) return FloatType::kFloat16;
+  if (dtype == mx::bfloat16) return FloatType::kBFloat16;
+  return std::nullopt;
+}
+
+Format check_format(std::string_view op, const std::string& mode, std::optional<int> group_size,
+                    std::optional<int> bits) {
+  if (std::find(std::begin(kModes), std::end(kModes), mode) == std::end(kModes)) {
+    fail(op, "mode", "be one of " + join(kModes), "\"" + mode + "\"");
+  }
+  Format format{mode, group_size.value_or(kAffineDefaultGroupSize), bits.value_or(kAffineDefaultBits)};
+  if (format.affine()) {
+    check_one_of(op, "group_size", kAffineGroupSizes, format.group_size);
+    check_one_of(op, "bits", kAffineBits, format.bits);
+  }
+  return format;
+}
+
+int check_affine_operands(std::string_view op, const mx::array& w, const mx::array& scales,
+                          const std::optional<mx::array>& biases, const Format& format) {
+  if (w.dtype() != mx::uint32) fail(op, "w", "have dtype uint32", to_string(w.dtype()));
+  if (w.ndim() < 2) fail(op, "w", "have at least 2 dimensions", "shape " + to_string(w.shape()));
+  if (!biases) fail(op, "biases", "be given in mode \"affine\"", "None");
+  if (scales.shape() != biases->shape()) {
+    fail(op, "biases", "have the shape of scales " + to_string(scales.shape()),
+         to_string(biases->shape()));
+  }
+  for (auto dtype : {scales.dtype(), biases->dtype()}) {
+    if (dtype == mx::complex64) fail(op, "scales and biases", "be real", to_string(dtype));
+  }
+  int64_t n_bits = int64_t{32} * w.shape(-1);
+  auto expected = w.shape();
+  expected.back() = static_cast<int>(n_bits / (int64_t{format.bits} * format.group_size));
+  if (n_bits % (int64_t{format.bits} * format.group_size) != 0) {
+    fail(op, "w", "have a last dimension of whole groups (" + std::to_string(format.group_size) +
+                      " values of " + std::to_string(format.bits) + " bits)",
+         "shape " + to_string(w.shape()));
+  }
+  if (scales.shape() != expected) {
+    fail(op, "scales", "have the shape " + to_string(expected) + " that w, bits and group_size imply",
+         to_string(scales.shape()));
+  }
+  return expected.back() * format.group_size;
+}
+
+std::string fallback_reason(const Format& format, mx::Stream stream,
+                            std::initializer_list<std::pair<const char*, mx::Dtype>> dtypes) {
+  if (!format.affine()) return "mode " + format.mode;
+  if (stream.device == mx::Device::gpu) return "a GPU stream";
+  for (const auto& [name, dtype] : dtypes) {
+    if (!float_type(dtype)) return std::string(name) + " of dtype " + to_string(dtype);
+  }
+  return "";
+}
+
+void take_fallback(std::string_view op, mx::Stream stream, const std::string& reason, bool force_fused) {
+  if (force_fused) {
+    fail(op, "force_fused", "be False where no kernel of this package covers the call", reason);
+  }
+  count(op, stream.device == mx::Device::gpu ? "gpu" : "cpu", reason);
+}
+
+}  // namespace mto

@@ -1,0 +1,47 @@
+#pragma once
+
+#include <mlx/mlx.h>
+#include <mlx/primitives.h>
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "common/float_type.h"
+
+namespace mto {
+
+namespace mx = mlx::core;
+
+// Throws std::invalid_argument (ValueError): "[op] <arg> must <rule>, got <value>."
+[[noreturn]] void fail(std::string_view op, std::string_view arg, std::string_view rule,
+                       std::string_view value);
+
+std::string to_string(const mx::Shape& shape);
+std::string to_string(mx::Dtype dtype);
+
+// Empty where kernels do not handle the dtype.
+std::optional<FloatType> float_type(mx::Dtype dtype);
+
+// The format's facts of a call, with defaults filled in. Checks mode, bits and group size.
+struct Format {
+  std::string mode;
+  int group_size;
+  int bits;
+  bool affine() const { return mode == "affine"; }
+};
+Format check_format(std::string_view op, const std::string& mode, std::optional<int> group_size,
+                    std::optional<int> bits);
+
+// Checks that w, scales and biases are one affine-quantized array; returns its last dimension.
+int check_affine_operands(std::string_view op, const mx::array& w, const mx::array& scales,
+                          const std::optional<mx::array>& biases, const Format& format);
+
+// Why the call goes to MLX's own op, in words; empty where a kernel of ours covers it.
+std::string fallback_reason(const Format& format, mx::Stream stream,
+                            std::initializer_list<std::pair<const char*, mx::Dtype>> dtypes);
+
+// Records the fallback, or refuses it when the caller forbids one.
+void take_fallback(std::string_view op, mx::Stream stream, const std::string& reason, bool force_fused);
+
+}  // namespace mto

@@ -1,0 +1,35 @@
+#include "common/counters.h"
+
+#include <map>
+#include <mutex>
+
+namespace mto {
+namespace {
+
+using Key = std::tuple<std::string, std::string, std::string>;
+
+std::mutex mutex;
+std::map<Key, int64_t> counts;
+
+}  // namespace
+
+void count(std::string_view op, std::string_view backend, std::string_view outcome) {
+  std::lock_guard<std::mutex> lock(mutex);
+  ++counts[Key(op, backend, outcome)];
+}
+
+std::vector<Counter> counters() {
+  std::lock_guard<std::mutex> lock(mutex);
+  std::vector<Counter> out;
+  for (const auto& [key, n] : counts) {
+    out.emplace_back(std::get<0>(key), std::get<1>(key), std::get<2>(key), n);
+  }
+  return out;
+}
+
+void reset_counters() {
+  std::lock_guard<std::mutex> lock(mutex);
+  counts.clear();
+}
+
+}  // namespace mto

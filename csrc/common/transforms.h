@@ -1,0 +1,25 @@
+#pragma once
+
+#include "common/check.h"
+
+namespace mto {
+
+// Sums over the axes along which `a` was broadcast from `shape`, and casts.
+mx::array sum_to(const mx::array& a, const mx::Shape& shape, mx::Dtype dtype, mx::Stream s);
+
+// The tangent of input `arg`, or zeros.
+mx::array tangent_or_zeros(const mx::array& primal, int arg, const std::vector<mx::array>& tangents,
+                           const std::vector<int>& argnums, mx::Stream s);
+
+// Refuses to differentiate with respect to packed codes (input `arg`).
+void refuse_packed(std::string_view op, int arg, const std::vector<int>& argnums);
+
+// Inputs of a vmapped call with the mapped axis first, where there is one; axes of size 1 follow it, so
+// that all of them broadcast: every result has n_dims dimensions and one more.
+std::vector<mx::array> with_batch_axis(const std::vector<mx::array>& inputs, const std::vector<int>& axes,
+                                       int n_dims, mx::Stream s);
+
+// Groups along the last axis: [.., n] -> [.., n / group_size, group_size].
+mx::array split_groups(const mx::array& a, int group_size, mx::Stream s);
+
+}  // namespace mto

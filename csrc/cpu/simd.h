@@ -1,0 +1,80 @@
+#pragma once
+
+// The vector verbs of one instruction set. Each simd_<isa>.h defines, in its own namespace so that code
+// compiled for one instruction set is never linked into another:
+//
+//   Vec, kLanes                    a vector of kLanes floats
+//   zero, broadcast, load, store   float32 memory, any alignment
+//   load_as, store_as              memory of a FloatType; index in elements; rounds to nearest even
+//   fma(a, b, c)                   a * b + c
+//   reduce4(v0..v3, out)           out[i] = sum of the lanes of vi, in one fixed order of additions
+//   Codes, unpack<Bits, V>(block)  codes V * kLanes .. of a block of 32 codes packed LSB first; bits
+//                                  above a code may hold its neighbours
+//   to_float<Bits>(codes)          the codes as floats
+//   kLookupBits                    codes of at most so many bits can be looked up
+//   Lookup<Bits>, lookup           a table of 2^Bits floats held in registers
+
+#if defined(MTO_ISA_avx512)
+#include "cpu/simd_avx512.h"
+#elif defined(MTO_ISA_avx2)
+#include "cpu/simd_avx2.h"
+#elif defined(MTO_ISA_neon)
+#include "cpu/simd_neon.h"
+#else
+#include "cpu/simd_scalar.h"
+#endif
+
+namespace mto::MTO_ISA {
+namespace {
+
+// Calls f(Index<0>{}) .. f(Index<N - 1>{}).
+template <int I>
+struct Index {
+  static constexpr int value = I;
+};
+
+template <int N, int I = 0, typename F>
+inline __attribute__((always_inline)) void unroll(F&& f) {
+  if constexpr (I < N) {
+    f(Index<I>{});
+    unroll<N, I + 1>(f);
+  }
+}
+
+constexpr int kBlock = 32;  // codes in a block: every group size is a multiple of it
+constexpr int kVecsPerBlock = kBlock / kLanes;
+constexpr int block_bytes(int bits) { return kBlock * bits / 8; }
+
+inline float load_one(FloatType type, const void* base, int64_t index) {
+  switch (type) {
+    case FloatType::kFloat32:
+      return static_cast<const float*>(base)[index];
+    case FloatType::kFloat16:
+      return float_from_f16(static_cast<const uint16_t*>(base)[index]);
+    default:
+      return float_from_bf16(static_cast<const uint16_t*>(base)[index]);
+  }
+}
+
+inline void store_one(FloatType type, void* base, int64_t index, float value) {
+  switch (type) {
+    case FloatType::kFloat32:
+      static_cast<float*>(base)[index] = value;
+      return;
+    case FloatType::kFloat16:
+      static_cast<uint16_t*>(base)[index] = f16_from_float(value);
+      return;
+    default:
+      static_cast<uint16_t*>(base)[index] = bf16_from_float(value);
+  }
+}
+
+// Converts n elements to float32.
+inline void convert_to_float(FloatType type, const void* base, int64_t index, int64_t n, float* out) {
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) store(out + i, load_as(type, base, index + i));
+  for (; i < n; ++i) out[i] = load_one(type, base, index + i);
+}
+
+}  // namespace
+}  // namespace mto::MTO_ISA

@@ -1,0 +1,125 @@
+#pragma once
+
+// AVX2, FMA and F16C: 8 lanes. See simd.h for the contract.
+
+#include <immintrin.h>
+
+#include "common/float_type.h"
+#include "cpu/half.h"
+
+namespace mto::avx2 {
+namespace {
+
+using Vec = __m256;
+using Codes = __m256i;
+constexpr int kLanes = 8;
+constexpr int kLookupBits = 3;
+
+inline Vec zero() { return _mm256_setzero_ps(); }
+inline Vec broadcast(float value) { return _mm256_set1_ps(value); }
+inline Vec load(const float* p) { return _mm256_loadu_ps(p); }
+inline void store(float* p, Vec v) { _mm256_storeu_ps(p, v); }
+inline Vec fma(Vec a, Vec b, Vec c) { return _mm256_fmadd_ps(a, b, c); }
+
+inline Vec load_as(FloatType type, const void* base, int64_t index) {
+  if (type == FloatType::kFloat32) return load(static_cast<const float*>(base) + index);
+  auto p = reinterpret_cast<const __m128i*>(static_cast<const uint16_t*>(base) + index);
+  __m128i half = _mm_loadu_si128(p);
+  if (type == FloatType::kFloat16) return _mm256_cvtph_ps(half);
+  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(half), 16));
+}
+
+inline __m128i bf16_from_vec(Vec v) {
+  __m256i bits = _mm256_castps_si256(v);
+  __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
+  __m256i rounded = _mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff)));
+  __m256i quiet = _mm256_or_si256(bits, _mm256_set1_epi32(0x400000));
+  __m256 nan = _mm256_cmp_ps(v, v, _CMP_UNORD_Q);
+  __m256i chosen = _mm256_blendv_epi8(rounded, quiet, _mm256_castps_si256(nan));
+  __m256i words = _mm256_srli_epi32(chosen, 16);
+  return _mm_packus_epi32(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1));
+}
+
+inline void store_as(FloatType type, void* base, int64_t index, Vec v) {
+  if (type == FloatType::kFloat32) return store(static_cast<float*>(base) + index, v);
+  auto p = reinterpret_cast<__m128i*>(static_cast<uint16_t*>(base) + index);
+  bool f16 = type == FloatType::kFloat16;
+  _mm_storeu_si128(
+      p, f16 ? _mm256_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC) : bf16_from_vec(v));
+}
+
+// 4 + 4, then neighbours twice; four vectors share the shuffles.
+inline void reduce4(Vec v0, Vec v1, Vec v2, Vec v3, float* out) {
+  Vec all = _mm256_hadd_ps(_mm256_hadd_ps(v0, v1), _mm256_hadd_ps(v2, v3));
+  _mm_storeu_ps(out, _mm_add_ps(_mm256_castps256_ps128(all), _mm256_extractf128_ps(all, 1)));
+}
+
+// As in simd_avx512.h: the bytes of one vector's codes, none read outside the block of 32.
+template <int Bits, int V>
+struct Window {
+  static constexpr bool kShuffled = Bits == 3 || Bits == 5 || Bits == 6;
+  static constexpr int kBytes = kShuffled ? 8 : 4;
+  static constexpr int kFirst = V * Bits;
+  static constexpr int kLast = 4 * Bits - kBytes;
+  static constexpr int kOffset = kFirst < kLast ? kFirst : kLast;
+  alignas(32) uint8_t bytes[32] = {};
+  alignas(32) int32_t shifts[8] = {};
+  constexpr Window() {
+    for (int i = 0; i < 8; ++i) {
+      int bit = 8 * (kFirst - kOffset) + Bits * i;
+      int byte = kShuffled ? bit / 8 : 0;
+      for (int j = 0; j < 4; ++j) {
+        bool inside = j < 2 && byte + j < kBytes;
+        bytes[4 * i + j] = static_cast<uint8_t>(inside ? byte + j : 0x80);
+      }
+      shifts[i] = bit - 8 * byte;
+    }
+  }
+};
+
+template <int Bits, int V>
+inline Codes unpack(const uint8_t* block) {
+  if constexpr (Bits == 8) {
+    return _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(block + 8 * V)));
+  } else {
+    using W = Window<Bits, V>;
+    static constexpr W window;
+    const uint8_t* p = block + W::kOffset;
+    Codes codes;
+    if constexpr (W::kShuffled) {
+      int64_t word;
+      std::memcpy(&word, p, 8);
+      auto control = _mm256_load_si256(reinterpret_cast<const __m256i*>(window.bytes));
+      codes = _mm256_shuffle_epi8(_mm256_set1_epi64x(word), control);
+    } else {
+      int32_t word;
+      std::memcpy(&word, p, 4);
+      codes = _mm256_set1_epi32(word);
+    }
+    return _mm256_srlv_epi32(codes, _mm256_load_si256(reinterpret_cast<const __m256i*>(window.shifts)));
+  }
+}
+
+template <int Bits>
+inline Vec to_float(Codes codes) {
+  if constexpr (Bits == 8) return _mm256_cvtepi32_ps(codes);
+  return _mm256_cvtepi32_ps(_mm256_and_si256(codes, _mm256_set1_epi32((1 << Bits) - 1)));
+}
+
+template <int Bits>
+struct Lookup {
+  Vec values;
+};
+
+template <int Bits, typename F>
+inline Lookup<Bits> make_lookup(F&& f) {
+  return {f(to_float<Bits>(_mm256_set_epi32(7, 6, 5, 4, 3, 2, 1, 0)))};
+}
+
+template <int Bits>
+inline Vec lookup(Codes codes, const Lookup<Bits>& table) {
+  return _mm256_permutevar8x32_ps(table.values, codes);
+}
+
+}  // namespace
+}  // namespace mto::avx2

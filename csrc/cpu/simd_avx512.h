@@ -1,0 +1,136 @@
+#pragma once
+
+// AVX-512 F, BW, VL and DQ: 16 lanes. See simd.h for the contract.
+
+#include <immintrin.h>
+
+#include "common/float_type.h"
+#include "cpu/half.h"
+
+namespace mto::avx512 {
+namespace {
+
+using Vec = __m512;
+using Codes = __m512i;
+constexpr int kLanes = 16;
+constexpr int kLookupBits = 5;
+
+inline Vec zero() { return _mm512_setzero_ps(); }
+inline Vec broadcast(float value) { return _mm512_set1_ps(value); }
+inline Vec load(const float* p) { return _mm512_loadu_ps(p); }
+inline void store(float* p, Vec v) { _mm512_storeu_ps(p, v); }
+inline Vec fma(Vec a, Vec b, Vec c) { return _mm512_fmadd_ps(a, b, c); }
+
+inline Vec load_as(FloatType type, const void* base, int64_t index) {
+  if (type == FloatType::kFloat32) return load(static_cast<const float*>(base) + index);
+  auto p = reinterpret_cast<const __m256i*>(static_cast<const uint16_t*>(base) + index);
+  __m256i half = _mm256_loadu_si256(p);
+  if (type == FloatType::kFloat16) return _mm512_cvtph_ps(half);
+  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16));
+}
+
+inline __m256i bf16_from_vec(Vec v) {
+  __m512i bits = _mm512_castps_si512(v);
+  __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+  __m512i rounded = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
+  __m512i quiet = _mm512_or_si512(bits, _mm512_set1_epi32(0x400000));
+  __mmask16 nan = _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q);
+  return _mm512_cvtepi32_epi16(_mm512_srli_epi32(_mm512_mask_mov_epi32(rounded, nan, quiet), 16));
+}
+
+inline void store_as(FloatType type, void* base, int64_t index, Vec v) {
+  if (type == FloatType::kFloat32) return store(static_cast<float*>(base) + index, v);
+  auto p = reinterpret_cast<__m256i*>(static_cast<uint16_t*>(base) + index);
+  bool f16 = type == FloatType::kFloat16;
+  _mm256_storeu_si256(
+      p, f16 ? _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC) : bf16_from_vec(v));
+}
+
+// Halves are added until one lane is left: 8 + 8, 4 + 4, 2 + 2, 1 + 1; four vectors share the shuffles.
+inline void reduce4(Vec v0, Vec v1, Vec v2, Vec v3, float* out) {
+  Vec v01 = _mm512_add_ps(_mm512_shuffle_f32x4(v0, v1, 0x44), _mm512_shuffle_f32x4(v0, v1, 0xee));
+  Vec v23 = _mm512_add_ps(_mm512_shuffle_f32x4(v2, v3, 0x44), _mm512_shuffle_f32x4(v2, v3, 0xee));
+  Vec all = _mm512_add_ps(_mm512_shuffle_f32x4(v01, v23, 0x88), _mm512_shuffle_f32x4(v01, v23, 0xdd));
+  all = _mm512_add_ps(all, _mm512_permute_ps(all, 0x4e));
+  all = _mm512_add_ps(all, _mm512_permute_ps(all, 0xb1));
+  // Compressed in a register: the form that stores is microcoded on some processors.
+  _mm_storeu_ps(out, _mm512_castps512_ps128(_mm512_maskz_compress_ps(0x1111, all)));
+}
+
+// Where the codes of one vector lie in the window of bytes that is loaded for it. The window is moved
+// back where it would pass the end of the block: no byte outside the block is read.
+template <int Bits, int V>
+struct Window {
+  static constexpr int kBytes = Bits <= 2 ? 4 : Bits <= 4 ? 8 : 16;
+  static constexpr int kFirst = V * 2 * Bits;
+  static constexpr int kLast = 4 * Bits - kBytes;
+  static constexpr int kOffset = kFirst < kLast ? kFirst : kLast;
+  alignas(64) uint8_t bytes[64] = {};
+  alignas(64) int32_t shifts[16] = {};
+  constexpr Window() {
+    for (int i = 0; i < 16; ++i) {
+      int bit = 8 * (kFirst - kOffset) + Bits * i;
+      int byte = kBytes == 4 ? 0 : bit / 8;
+      for (int j = 0; j < 4; ++j) {
+        bool inside = j < 2 && byte + j < kBytes;
+        bytes[4 * i + j] = static_cast<uint8_t>(inside ? byte + j : 0x80);
+      }
+      shifts[i] = bit - 8 * byte;
+    }
+  }
+};
+
+template <int Bits, int V>
+inline Codes unpack(const uint8_t* block) {
+  if constexpr (Bits == 8) {
+    return _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(block + 16 * V)));
+  } else {
+    using W = Window<Bits, V>;
+    static constexpr W window;
+    const uint8_t* p = block + W::kOffset;
+    Codes codes;
+    if constexpr (W::kBytes == 4) {
+      int32_t word;
+      std::memcpy(&word, p, 4);
+      codes = _mm512_set1_epi32(word);
+    } else if constexpr (W::kBytes == 8) {
+      int64_t word;
+      std::memcpy(&word, p, 8);
+      codes = _mm512_set1_epi64(word);
+    } else {
+      codes = _mm512_broadcast_i32x4(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+    }
+    if constexpr (W::kBytes > 4) codes = _mm512_shuffle_epi8(codes, _mm512_load_si512(window.bytes));
+    return _mm512_srlv_epi32(codes, _mm512_load_si512(window.shifts));
+  }
+}
+
+template <int Bits>
+inline Vec to_float(Codes codes) {
+  if constexpr (Bits == 8) return _mm512_cvtepi32_ps(codes);
+  return _mm512_cvtepi32_ps(_mm512_and_si512(codes, _mm512_set1_epi32((1 << Bits) - 1)));
+}
+
+template <int Bits>
+struct Lookup {
+  Vec low, high;  // high is used by 5 bits only
+};
+
+// A table of f(code), f a function of vectors. Fewer than 4 bits: repeated, so that the bits above a
+// code do not matter.
+template <int Bits, typename F>
+inline Lookup<Bits> make_lookup(F&& f) {
+  const Codes iota = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
+  Lookup<Bits> table{f(to_float<Bits>(iota)), zero()};
+  if constexpr (Bits == 5) table.high = f(to_float<Bits>(_mm512_add_epi32(iota, _mm512_set1_epi32(16))));
+  return table;
+}
+
+template <int Bits>
+inline Vec lookup(Codes codes, const Lookup<Bits>& table) {
+  if constexpr (Bits == 5) return _mm512_permutex2var_ps(table.low, codes, table.high);
+  return _mm512_permutexvar_ps(codes, table.low);
+}
+
+}  // namespace
+}  // namespace mto::avx512

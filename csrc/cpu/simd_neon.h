@@ -1,0 +1,78 @@
+#pragma once
+
+// Armv8-A NEON: 4 lanes. See simd.h for the contract.
+
+#include <arm_neon.h>
+
+#include "common/float_type.h"
+#include "cpu/half.h"
+
+namespace mto::neon {
+namespace {
+
+using Vec = float32x4_t;
+using Codes = uint32x4_t;
+constexpr int kLanes = 4;
+constexpr int kLookupBits = 0;
+
+inline Vec zero() { return vdupq_n_f32(0.0f); }
+inline Vec broadcast(float value) { return vdupq_n_f32(value); }
+inline Vec load(const float* p) { return vld1q_f32(p); }
+inline void store(float* p, Vec v) { vst1q_f32(p, v); }
+inline Vec fma(Vec a, Vec b, Vec c) { return vfmaq_f32(c, a, b); }
+
+inline Vec load_as(FloatType type, const void* base, int64_t index) {
+  if (type == FloatType::kFloat32) return load(static_cast<const float*>(base) + index);
+  uint16x4_t half = vld1_u16(static_cast<const uint16_t*>(base) + index);
+  if (type == FloatType::kFloat16) return vcvt_f32_f16(vreinterpret_f16_u16(half));
+  return vreinterpretq_f32_u32(vshll_n_u16(half, 16));
+}
+
+inline uint16x4_t bf16_from_vec(Vec v) {
+  uint32x4_t bits = vreinterpretq_u32_f32(v);
+  uint32x4_t odd = vandq_u32(vshrq_n_u32(bits, 16), vdupq_n_u32(1));
+  uint32x4_t rounded = vaddq_u32(bits, vaddq_u32(odd, vdupq_n_u32(0x7fff)));
+  uint32x4_t quiet = vorrq_u32(bits, vdupq_n_u32(0x400000));
+  return vshrn_n_u32(vbslq_u32(vceqq_f32(v, v), rounded, quiet), 16);
+}
+
+inline void store_as(FloatType type, void* base, int64_t index, Vec v) {
+  if (type == FloatType::kFloat32) return store(static_cast<float*>(base) + index, v);
+  bool f16 = type == FloatType::kFloat16;
+  vst1_u16(static_cast<uint16_t*>(base) + index,
+           f16 ? vreinterpret_u16_f16(vcvt_f16_f32(v)) : bf16_from_vec(v));
+}
+
+inline void reduce4(Vec v0, Vec v1, Vec v2, Vec v3, float* out) {
+  store(out, vpaddq_f32(vpaddq_f32(v0, v1), vpaddq_f32(v2, v3)));
+}
+
+// Four codes of at most 8 bits lie in 32 bits that start at a byte; the window is moved back where it
+// would pass the end of the block of 32.
+template <int Bits, int V>
+struct Window {
+  static constexpr int kFirst = V * Bits / 2;
+  static constexpr int kLast = 4 * Bits - 4;
+  static constexpr int kOffset = kFirst < kLast ? kFirst : kLast;
+  alignas(16) int32_t shifts[4] = {};  // negative: vshlq then shifts right
+  constexpr Window() {
+    for (int i = 0; i < 4; ++i) shifts[i] = 8 * kOffset - 4 * V * Bits - Bits * i;
+  }
+};
+
+template <int Bits, int V>
+inline Codes unpack(const uint8_t* block) {
+  using W = Window<Bits, V>;
+  static constexpr W window;
+  uint32_t word;
+  std::memcpy(&word, block + W::kOffset, 4);
+  return vshlq_u32(vdupq_n_u32(word), vld1q_s32(window.shifts));
+}
+
+template <int Bits>
+inline Vec to_float(Codes codes) {
+  return vcvtq_f32_u32(vandq_u32(codes, vdupq_n_u32((1u << Bits) - 1)));
+}
+
+}  // namespace
+}  // namespace mto::neon

@@ -1,0 +1,112 @@
+#include "ops/dequantize/dequantize.h"
+
+#include "common/transforms.h"
+
+namespace mto {
+namespace {
+
+constexpr const char* kOp = "dequantize";
+
+mx::array make(const mx::array& w, const mx::array& scales, const mx::array& biases, int group_size,
+               int bits, mx::Dtype dtype, mx::Stream stream) {
+  auto primitive = std::make_shared<Dequantize>(stream, group_size, bits, dtype);
+  std::vector<mx::array> inputs{w, scales, biases};
+  auto shape = primitive->output_shapes(inputs)[0];
+  return mx::array(std::move(shape), dtype, primitive, std::move(inputs));
+}
+
+}  // namespace
+
+mx::array dequantize(const mx::array& w, const mx::array& scales, const std::optional<mx::array>& biases,
+                     std::optional<int> group_size, std::optional<int> bits, const std::string& mode,
+                     const std::optional<mx::array>& global_scale, std::optional<mx::Dtype> dtype,
+                     bool force_fused, mx::StreamOrDevice s) {
+  auto stream = mx::to_stream(s);
+  auto format = check_format(kOp, mode, group_size, bits);
+  std::string reason;
+  if (format.affine()) {
+    check_affine_operands(kOp, w, scales, biases, format);
+    if (global_scale) fail(kOp, "global_scale", "be None in mode \"affine\"", "an array");
+    if (dtype && !mx::issubdtype(*dtype, mx::floating)) {
+      fail(kOp, "dtype", "be a real floating type", to_string(*dtype));
+    }
+    auto out = dtype.value_or(mx::result_type(scales, *biases));
+    if (!mx::issubdtype(out, mx::floating)) {
+      fail(kOp, "scales or biases", "be of a floating type", to_string(scales.dtype()));
+    }
+    reason = fallback_reason(
+        format, stream, {{"scales", scales.dtype()}, {"biases", biases->dtype()}, {"the output", out}});
+    if (reason.empty()) return make(w, scales, *biases, format.group_size, format.bits, out, stream);
+  } else {
+    reason = fallback_reason(format, stream, {});
+  }
+  take_fallback(kOp, stream, reason, force_fused);
+  return mx::dequantize(w, scales, biases, group_size, bits, mode, global_scale, dtype, stream);
+}
+
+mx::array affine_codes(const mx::array& w, const mx::array& scales, int group_size, int bits,
+                       mx::Stream stream) {
+  auto ones = mx::ones(scales.shape(), mx::float32, stream);
+  return make(w, ones, mx::zeros_like(ones, stream), group_size, bits, mx::float32, stream);
+}
+
+std::vector<mx::Shape> Dequantize::output_shapes(const std::vector<mx::array>& inputs) {
+  auto shape = inputs[1].shape();
+  shape.back() *= group_size_;
+  return {shape};
+}
+
+bool Dequantize::is_equivalent(const mx::Primitive& other) const {
+  auto& o = static_cast<const Dequantize&>(other);
+  return group_size_ == o.group_size_ && bits_ == o.bits_ && dtype_ == o.dtype_;
+}
+
+mx::array Dequantize::apply(const mx::array& w, const mx::array& scales, const mx::array& biases) {
+  return make(w, scales, biases, group_size_, bits_, dtype_, stream());
+}
+
+// Linear in scales and biases.
+std::vector<mx::array> Dequantize::jvp(const std::vector<mx::array>& primals,
+                                       const std::vector<mx::array>& tangents,
+                                       const std::vector<int>& argnums) {
+  refuse_packed(kOp, 0, argnums);
+  return {apply(primals[0], tangent_or_zeros(primals[1], 1, tangents, argnums, stream()),
+                tangent_or_zeros(primals[2], 2, tangents, argnums, stream()))};
+}
+
+std::vector<mx::array> Dequantize::vjp(const std::vector<mx::array>& primals,
+                                       const std::vector<mx::array>& cotangents,
+                                       const std::vector<int>& argnums, const std::vector<mx::array>&) {
+  refuse_packed(kOp, 0, argnums);
+  auto s = stream();
+  auto grad = split_groups(mx::astype(cotangents[0], mx::float32, s), group_size_, s);
+  std::vector<mx::array> grads;
+  for (int arg : argnums) {
+    auto terms = grad;
+    if (arg == 1) {
+      auto codes = affine_codes(primals[0], primals[1], group_size_, bits_, s);
+      terms = mx::multiply(grad, split_groups(codes, group_size_, s), s);
+    }
+    grads.push_back(mx::astype(mx::sum(terms, -1, false, s), primals[arg].dtype(), s));
+  }
+  return grads;
+}
+
+std::pair<std::vector<mx::array>, std::vector<int>> Dequantize::vmap(const std::vector<mx::array>& inputs,
+                                                                     const std::vector<int>& axes) {
+  auto moved = with_batch_axis(inputs, axes, 0, stream());
+  int n_batch = 1;
+  for (const auto& a : moved) n_batch = a.shape(0) == 1 ? n_batch : a.shape(0);
+  for (auto& a : moved) {
+    auto shape = a.shape();
+    shape[0] = n_batch;
+    a = mx::broadcast_to(a, shape, stream());
+  }
+  return {{apply(moved[0], moved[1], moved[2])}, {0}};
+}
+
+void Dequantize::eval_gpu(const std::vector<mx::array>&, mx::array&) {
+  throw std::runtime_error("[dequantize] No GPU kernel in this build.");
+}
+
+}  // namespace mto

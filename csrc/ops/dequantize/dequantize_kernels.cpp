@@ -1,0 +1,34 @@
+// out = fma(code, scale, bias) in float32, rounded once more to the output type. A row is a whole number
+// of groups, so the groups of all rows follow each other in memory.
+
+#include "ops/dequantize/dequantize_kernels.h"
+
+#include "formats/affine_simd.h"
+
+namespace mto::MTO_ISA {
+namespace {
+
+template <int Bits>
+void groups(const DequantizeParams& p, int64_t begin, int64_t end) {
+  for (int64_t g = begin; g < end; ++g) {
+    auto group = AffineGroup<Bits>::make(load_one(p.scales_type, p.scales, g),
+                                         load_one(p.biases_type, p.biases, g));
+    for (int64_t i = g * p.group_size; i < (g + 1) * p.group_size; i += kBlock) {
+      const uint8_t* codes = p.w + affine_row_bytes(i, Bits);
+      unroll<kVecsPerBlock>([&](auto v) {
+        store_as(p.out_type, p.out, i + v.value * kLanes, affine_decode<Bits, v.value>(codes, group));
+      });
+    }
+  }
+}
+
+void all_bits(const DequantizeParams& p, int64_t begin, int64_t end) {
+  dispatch_affine_bits(p.bits, [&]<int Bits>() { groups<Bits>(p, begin, end); });
+}
+
+}  // namespace
+
+extern const DequantizeKernels dequantize_kernels;
+const DequantizeKernels dequantize_kernels{all_bits};
+
+}  // namespace mto::MTO_ISA

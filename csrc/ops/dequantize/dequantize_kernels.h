@@ -1,0 +1,15 @@
+#pragma once
+
+#include "cpu/isa.h"
+#include "ops/dequantize/dequantize_params.h"
+
+namespace mto {
+
+struct DequantizeKernels {
+  // Groups begin .. end of the whole array, counted row by row.
+  void (*groups)(const DequantizeParams& params, int64_t begin, int64_t end);
+};
+
+MTO_DECLARE_KERNELS(DequantizeKernels, dequantize_kernels)
+
+}  // namespace mto

@@ -1,0 +1,118 @@
+#include "ops/quantize/quantize.h"
+
+#include "common/transforms.h"
+
+namespace mto {
+namespace {
+
+constexpr const char* kOp = "quantize";
+
+std::vector<mx::array> make(const mx::array& w, int group_size, int bits, mx::Stream stream) {
+  auto primitive = std::make_shared<Quantize>(stream, group_size, bits);
+  std::vector<mx::array> inputs{w};
+  auto shapes = primitive->output_shapes(inputs);
+  return mx::array::make_arrays(shapes, {mx::uint32, w.dtype(), w.dtype()}, primitive, inputs);
+}
+
+}  // namespace
+
+std::vector<mx::array> quantize(const mx::array& w, std::optional<int> group_size,
+                                std::optional<int> bits, const std::string& mode,
+                                const std::optional<mx::array>& global_scale, bool force_fused,
+                                mx::StreamOrDevice s) {
+  auto stream = mx::to_stream(s);
+  auto format = check_format(kOp, mode, group_size, bits);
+  std::string reason;
+  if (format.affine()) {
+    if (!mx::issubdtype(w.dtype(), mx::floating)) {
+      fail(kOp, "w", "be of a real floating type", to_string(w.dtype()));
+    }
+    if (w.ndim() < 2) fail(kOp, "w", "have at least 2 dimensions", "shape " + to_string(w.shape()));
+    if (w.shape(-1) % format.group_size != 0) {
+      fail(kOp, "w", "have a last dimension divisible by group_size " + std::to_string(format.group_size),
+           "shape " + to_string(w.shape()));
+    }
+    if (global_scale) fail(kOp, "global_scale", "be None in mode \"affine\"", "an array");
+    reason = fallback_reason(format, stream, {{"w", w.dtype()}});
+    if (reason.empty()) return make(w, format.group_size, format.bits, stream);
+  } else {
+    reason = fallback_reason(format, stream, {});
+  }
+  take_fallback(kOp, stream, reason, force_fused);
+  return mx::quantize(w, group_size, bits, mode, global_scale, stream);
+}
+
+std::vector<mx::Shape> Quantize::output_shapes(const std::vector<mx::array>& inputs) {
+  auto packed = inputs[0].shape(), groups = packed;
+  packed.back() = static_cast<int>(int64_t{packed.back()} * bits_ / 32);
+  groups.back() /= group_size_;
+  return {packed, groups, groups};
+}
+
+bool Quantize::is_equivalent(const mx::Primitive& other) const {
+  auto& o = static_cast<const Quantize&>(other);
+  return group_size_ == o.group_size_ && bits_ == o.bits_;
+}
+
+// Codes are piecewise constant, so scale and bias depend on w through the extremes of a group alone:
+// scale = edge / code of the edge, bias = edge. Equal extremes share.
+std::pair<mx::array, mx::array> Quantize::jacobians(const mx::array& w) {
+  auto s = stream();
+  auto groups = mx::stop_gradient(split_groups(mx::astype(w, mx::float32, s), group_size_, s), s);
+  auto high = mx::max(groups, -1, true, s), low = mx::min(groups, -1, true, s);
+  auto share = [&](const mx::array& extreme) {
+    auto hit = mx::astype(mx::equal(groups, extreme, s), mx::float32, s);
+    return mx::divide(hit, mx::sum(hit, -1, true, s), s);
+  };
+  auto of_high = share(high), of_low = share(low);
+  auto zero = mx::array(0.0f), floor = mx::array(1e-7f);
+  auto spread = mx::divide(mx::subtract(high, low, s), mx::array(float((1 << bits_) - 1)), s);
+  if (bits_ == 1) {
+    auto live = mx::greater_equal(spread, floor, s);
+    return {mx::where(live, mx::subtract(of_high, of_low, s), zero, s), of_low};
+  }
+  auto negative = mx::greater(mx::abs(low, s), mx::abs(high, s), s);
+  auto edge = mx::where(negative, low, high, s);
+  auto size = mx::maximum(spread, floor, s);
+  auto code = mx::round(mx::divide(edge, mx::where(negative, size, mx::negative(size, s), s), s), s);
+  auto live = mx::not_equal(code, zero, s);
+  auto of_edge = mx::where(live, mx::where(negative, of_low, of_high, s), zero, s);
+  return {mx::divide(of_edge, mx::where(live, code, mx::array(1.0f), s), s), of_edge};
+}
+
+std::vector<mx::array> Quantize::jvp(const std::vector<mx::array>& primals,
+                                     const std::vector<mx::array>& tangents, const std::vector<int>&) {
+  auto s = stream();
+  const auto& w = primals[0];
+  auto tangent = split_groups(mx::astype(tangents[0], mx::float32, s), group_size_, s);
+  auto [of_scale, of_bias] = jacobians(w);
+  auto along = [&](const mx::array& jacobian) {
+    return mx::astype(mx::sum(mx::multiply(jacobian, tangent, s), -1, false, s), w.dtype(), s);
+  };
+  return {mx::zeros(output_shapes(primals)[0], mx::uint32, s), along(of_scale), along(of_bias)};
+}
+
+std::vector<mx::array> Quantize::vjp(const std::vector<mx::array>& primals,
+                                     const std::vector<mx::array>& cotangents, const std::vector<int>&,
+                                     const std::vector<mx::array>&) {
+  auto s = stream();
+  auto [of_scale, of_bias] = jacobians(primals[0]);
+  auto term = [&](const mx::array& jacobian, const mx::array& cotangent) {
+    auto of_group = mx::expand_dims(mx::astype(cotangent, mx::float32, s), -1, s);
+    return mx::multiply(jacobian, of_group, s);
+  };
+  auto grad = mx::add(term(of_scale, cotangents[1]), term(of_bias, cotangents[2]), s);
+  return {mx::astype(mx::flatten(grad, -2, -1, s), primals[0].dtype(), s)};
+}
+
+std::pair<std::vector<mx::array>, std::vector<int>> Quantize::vmap(const std::vector<mx::array>& inputs,
+                                                                   const std::vector<int>& axes) {
+  auto w = mx::moveaxis(inputs[0], axes[0], 0, stream());
+  return {make(w, group_size_, bits_, stream()), {0, 0, 0}};
+}
+
+void Quantize::eval_gpu(const std::vector<mx::array>&, std::vector<mx::array>&) {
+  throw std::runtime_error("[quantize] No GPU kernel in this build.");
+}
+
+}  // namespace mto

@@ -1,0 +1,167 @@
+#include "ops/quantized_matmul/quantized_matmul.h"
+
+#include <algorithm>
+
+#include "common/transforms.h"
+#include "ops/dequantize/dequantize.h"
+
+namespace mto {
+namespace {
+
+constexpr const char* kOp = "quantized_matmul";
+
+mx::Shape batch_of(const mx::array& a) { return mx::Shape(a.shape().begin(), a.shape().end() - 2); }
+
+void check_inner(const mx::array& x, const mx::array& w, int n_values, bool transpose) {
+  if (x.ndim() == 0) fail(kOp, "x", "have at least 1 dimension", "a scalar");
+  if (x.dtype() == mx::complex64) fail(kOp, "x", "be real", to_string(x.dtype()));
+  int inner = transpose ? n_values : w.shape(-2);
+  if (x.shape(-1) != inner) {
+    fail(kOp, "x",
+         "have the last dimension " + std::to_string(inner) + " of w " + to_string(w.shape()) +
+             (transpose ? " (transposed)" : " (not transposed)"),
+         "shape " + to_string(x.shape()));
+  }
+}
+
+mx::Shape check_batch(const mx::array& x, const mx::array& w) {
+  try {
+    return mx::broadcast_shapes(batch_of(x), batch_of(w));
+  } catch (const std::exception&) {
+    fail(kOp, "x", "have leading dimensions that broadcast with those of w " + to_string(w.shape()),
+         "shape " + to_string(x.shape()));
+  }
+}
+
+}  // namespace
+
+mx::array quantized_matmul(const mx::array& x, const mx::array& w, const mx::array& scales,
+                           const std::optional<mx::array>& biases, bool transpose,
+                           std::optional<int> group_size, std::optional<int> bits,
+                           const std::string& mode, bool force_fused, mx::StreamOrDevice s) {
+  auto stream = mx::to_stream(s);
+  auto format = check_format(kOp, mode, group_size, bits);
+  if (!format.affine()) {
+    take_fallback(kOp, stream, fallback_reason(format, stream, {}), force_fused);
+    return mx::quantized_matmul(x, w, scales, biases, transpose, group_size, bits, mode, stream);
+  }
+  int n_values = check_affine_operands(kOp, w, scales, biases, format);
+  check_inner(x, w, n_values, transpose);
+  auto matrix = x.ndim() == 1 ? mx::expand_dims(x, 0, stream) : x;
+  check_batch(matrix, w);
+  auto reason = fallback_reason(
+      format, stream, {{"x", x.dtype()}, {"scales", scales.dtype()}, {"biases", biases->dtype()}});
+  if (!reason.empty()) {
+    take_fallback(kOp, stream, reason, force_fused);
+    return mx::quantized_matmul(x, w, scales, biases, transpose, group_size, bits, mode, stream);
+  }
+  auto primitive =
+      std::make_shared<QuantizedMatmul>(stream, format.group_size, format.bits, transpose);
+  std::vector<mx::array> inputs{matrix, w, scales, *biases};
+  auto shape = primitive->output_shapes(inputs)[0];
+  mx::array out(std::move(shape), x.dtype(), primitive, std::move(inputs));
+  return x.ndim() == 1 ? mx::squeeze(out, -2, stream) : out;
+}
+
+std::vector<mx::Shape> QuantizedMatmul::output_shapes(const std::vector<mx::array>& inputs) {
+  const auto& x = inputs[0];
+  const auto& w = inputs[1];
+  mx::Shape shape = batch_of(x);
+  for (int i = 1; i < 4; ++i) shape = mx::broadcast_shapes(shape, batch_of(inputs[i]));
+  shape.push_back(x.shape(-2));
+  shape.push_back(transpose_ ? w.shape(-2) : inputs[2].shape(-1) * group_size_);
+  return {shape};
+}
+
+bool QuantizedMatmul::is_equivalent(const mx::Primitive& other) const {
+  auto& o = static_cast<const QuantizedMatmul&>(other);
+  return group_size_ == o.group_size_ && bits_ == o.bits_ && transpose_ == o.transpose_;
+}
+
+mx::array QuantizedMatmul::apply(const mx::array& x, const mx::array& w, const mx::array& scales,
+                                 const mx::array& biases, bool transpose) {
+  auto primitive = std::make_shared<QuantizedMatmul>(stream(), group_size_, bits_, transpose);
+  std::vector<mx::array> inputs{x, w, scales, biases};
+  auto shape = primitive->output_shapes(inputs)[0];
+  return mx::array(std::move(shape), x.dtype(), primitive, std::move(inputs));
+}
+
+// y is linear in each of x, scales and biases.
+std::vector<mx::array> QuantizedMatmul::jvp(const std::vector<mx::array>& primals,
+                                            const std::vector<mx::array>& tangents,
+                                            const std::vector<int>& argnums) {
+  refuse_packed(kOp, 1, argnums);
+  const auto& [x, w, scales, biases] = std::tie(primals[0], primals[1], primals[2], primals[3]);
+  std::vector<mx::array> terms;
+  auto at = std::find(argnums.begin(), argnums.end(), 0);
+  if (at != argnums.end()) {
+    terms.push_back(apply(tangents[at - argnums.begin()], w, scales, biases, transpose_));
+  }
+  if (std::any_of(argnums.begin(), argnums.end(), [](int arg) { return arg >= 2; })) {
+    auto s = tangent_or_zeros(scales, 2, tangents, argnums, stream());
+    auto b = tangent_or_zeros(biases, 3, tangents, argnums, stream());
+    terms.push_back(apply(x, w, s, b, transpose_));
+  }
+  return {terms.size() == 1 ? terms[0] : mx::add(terms[0], terms[1], stream())};
+}
+
+// With G the gradient of the decoded matrix: d scale = sum over its group of G * code, d bias = sum of G.
+std::pair<mx::array, mx::array> QuantizedMatmul::scales_grad(const std::vector<mx::array>& primals,
+                                                             const mx::array& cotangent) {
+  auto s = stream();
+  auto x = mx::astype(primals[0], mx::float32, s), dy = mx::astype(cotangent, mx::float32, s);
+  const auto& w = primals[1];
+  bool one_matrix = std::all_of(primals.begin() + 1, primals.end(),
+                                [](const mx::array& a) { return a.ndim() == 2; });
+  if (one_matrix) {
+    // The rows of all batches are summed over by one product.
+    x = mx::flatten(x, 0, -2, s);
+    dy = mx::flatten(dy, 0, -2, s);
+  }
+  auto grad = transpose_ ? mx::matmul(mx::swapaxes(dy, -1, -2, s), x, s)
+                         : mx::matmul(mx::swapaxes(x, -1, -2, s), dy, s);
+  grad = split_groups(grad, group_size_, s);
+  auto codes = split_groups(affine_codes(w, primals[2], group_size_, bits_, s), group_size_, s);
+  return {mx::sum(mx::multiply(grad, codes, s), -1, false, s), mx::sum(grad, -1, false, s)};
+}
+
+std::vector<mx::array> QuantizedMatmul::vjp(const std::vector<mx::array>& primals,
+                                            const std::vector<mx::array>& cotangents,
+                                            const std::vector<int>& argnums,
+                                            const std::vector<mx::array>&) {
+  refuse_packed(kOp, 1, argnums);
+  std::optional<std::pair<mx::array, mx::array>> of_scales;
+  std::vector<mx::array> grads;
+  for (int arg : argnums) {
+    const auto& primal = primals[arg];
+    if (arg == 0) {
+      auto grad = apply(cotangents[0], primals[1], primals[2], primals[3], !transpose_);
+      grads.push_back(sum_to(grad, primal.shape(), primal.dtype(), stream()));
+      continue;
+    }
+    if (!of_scales) of_scales = scales_grad(primals, cotangents[0]);
+    auto& grad = arg == 2 ? of_scales->first : of_scales->second;
+    grads.push_back(sum_to(grad, primal.shape(), primal.dtype(), stream()));
+  }
+  return grads;
+}
+
+std::pair<std::vector<mx::array>, std::vector<int>> QuantizedMatmul::vmap(
+    const std::vector<mx::array>& inputs, const std::vector<int>& axes) {
+  int n_dims = 0;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    n_dims = std::max(n_dims, static_cast<int>(inputs[i].ndim()) - (axes[i] >= 0 ? 1 : 0));
+  }
+  // Unmapped matrices stay as they are: they broadcast, and one matrix for all rows is the fast case.
+  auto moved = with_batch_axis(inputs, axes, n_dims, stream());
+  for (size_t i = 1; i < inputs.size(); ++i) {
+    if (axes[i] < 0) moved[i] = inputs[i];
+  }
+  return {{apply(moved[0], moved[1], moved[2], moved[3], transpose_)}, {0}};
+}
+
+void QuantizedMatmul::eval_gpu(const std::vector<mx::array>&, mx::array&) {
+  throw std::runtime_error("[quantized_matmul] No GPU kernel in this build.");
+}
+
+}  // namespace mto

@@ -1,0 +1,43 @@
+#pragma once
+
+#include "common/check.h"
+
+namespace mto {
+
+mx::array quantized_matmul(const mx::array& x, const mx::array& w, const mx::array& scales,
+                           const std::optional<mx::array>& biases, bool transpose,
+                           std::optional<int> group_size, std::optional<int> bits,
+                           const std::string& mode, bool force_fused, mx::StreamOrDevice s);
+
+// Inputs x, w, scales, biases; x and w have at least 2 dimensions, leading ones broadcast.
+class QuantizedMatmul : public mx::UnaryPrimitive {
+ public:
+  QuantizedMatmul(mx::Stream stream, int group_size, int bits, bool transpose)
+      : mx::UnaryPrimitive(stream), group_size_(group_size), bits_(bits), transpose_(transpose) {}
+
+  void eval_cpu(const std::vector<mx::array>& inputs, mx::array& out) override;
+  void eval_gpu(const std::vector<mx::array>& inputs, mx::array& out) override;
+  std::vector<mx::array> jvp(const std::vector<mx::array>& primals,
+                             const std::vector<mx::array>& tangents,
+                             const std::vector<int>& argnums) override;
+  std::vector<mx::array> vjp(const std::vector<mx::array>& primals,
+                             const std::vector<mx::array>& cotangents, const std::vector<int>& argnums,
+                             const std::vector<mx::array>& outputs) override;
+  std::pair<std::vector<mx::array>, std::vector<int>> vmap(const std::vector<mx::array>& inputs,
+                                                           const std::vector<int>& axes) override;
+  const char* name() const override { return "mlx_tensorops::QuantizedMatmul"; }
+  bool is_equivalent(const mx::Primitive& other) const override;
+  std::vector<mx::Shape> output_shapes(const std::vector<mx::array>& inputs) override;
+
+ private:
+  mx::array apply(const mx::array& x, const mx::array& w, const mx::array& scales,
+                  const mx::array& biases, bool transpose);
+  std::pair<mx::array, mx::array> scales_grad(const std::vector<mx::array>& primals,
+                                              const mx::array& cotangent);
+
+  int group_size_;
+  int bits_;
+  bool transpose_;
+};
+
+}  // namespace mto

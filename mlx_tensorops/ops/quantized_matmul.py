@@ -1,0 +1,63 @@
+"""Matrix product with a quantized matrix."""
+
+from __future__ import annotations
+
+import mlx.core as mx
+
+from mlx_tensorops import _ext
+
+
+def quantized_matmul(
+    x: mx.array,
+    w: mx.array,
+    /,
+    scales: mx.array,
+    biases: mx.array | None = None,
+    transpose: bool = True,
+    group_size: int | None = None,
+    bits: int | None = None,
+    mode: str = "affine",
+    *,
+    force_fused: bool = False,
+    stream: mx.Stream | mx.Device | None = None,
+) -> mx.array:
+    """Multiply by a quantized matrix: ``y = x @ W.T`` (or ``x @ W``), ``W = scale * code + bias``.
+
+    The weights are decoded in registers and cache, never in memory. Products are summed in float32, in
+    one order whatever the number of rows or threads: a row of a batch has the bits of that row alone.
+    Differentiable in x, scales and biases (not in the codes), to any order; vmappable in all inputs.
+
+    Args:
+        x: ``(..., M, K)`` or ``(K,)``, float32, float16 or bfloat16. Leading dimensions broadcast
+            with those of ``w``.
+        w: Packed codes, uint32: of a matrix ``(..., N, K)`` when ``transpose``, else ``(..., K, N)``,
+            quantized along the last axis.
+        scales: ``w``'s leading dimensions and one value a group; float32, float16 or bfloat16, which
+            need not be the dtype of ``x``.
+        biases: The shape of ``scales``, any of these dtypes. Required in mode ``"affine"``.
+        transpose: Whether ``w`` is used transposed. Default: ``True``.
+        group_size: Values that share a scale: 32, 64 or 128. Default: 64.
+        bits: Bits of a code: 1, 2, 3, 4, 5, 6 or 8. Default: 4.
+        mode: ``"affine"``; ``"mxfp4"``, ``"mxfp8"`` and ``"nvfp4"`` are given to
+            ``mx.quantized_matmul``, with the defaults of that op.
+        force_fused: Raise instead of giving the call to ``mx.quantized_matmul``. Default: ``False``.
+        stream: Stream or device to run on. Default: the default one.
+
+    Returns:
+        ``(..., M, N)`` of the dtype of ``x``. (``mx.quantized_matmul`` returns the result type of x,
+        scales and biases: float32 for a bfloat16 x with float32 scales.)
+
+    Raises:
+        ValueError: an unsupported mode, bits, group size or dtype, shapes that do not fit each other,
+            or a call that no kernel of this package covers while ``force_fused``.
+
+    Example:
+        >>> w_q, scales, biases = mto.quantize(mx.random.normal((32, 64)))
+        >>> y = mto.quantized_matmul(mx.random.normal((4, 64)), w_q, scales, biases)
+
+    Source: the affine mode of ``mx.quantized_matmul``, MLX 0.32.4; blocking after Goto and van de
+    Geijn, ACM TOMS 34(3), 2008.
+    """
+    return _ext.quantized_matmul(
+        x, w, scales, biases, transpose, group_size, bits, mode, force_fused, stream
+    )
