@@ -65,6 +65,10 @@ Format check_format(std::string_view op, const std::string& mode, std::optional<
   if (format.affine()) {
     check_one_of(op, "group_size", kAffineGroupSizes, format.group_size);
     check_one_of(op, "bits", kAffineBits, format.bits);
+  } else {
+    // MLX divides by them unchecked.
+    if (group_size && *group_size < 1) fail(op, "group_size", "be positive", std::to_string(*group_size));
+    if (bits && *bits < 1) fail(op, "bits", "be positive", std::to_string(*bits));
   }
   return format;
 }

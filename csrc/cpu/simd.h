@@ -14,6 +14,13 @@
 //   kLookupBits                    codes of at most so many bits can be looked up
 //   Lookup<Bits>, lookup           a table of 2^Bits floats held in registers
 
+// Arrays of vectors stay in registers only where everything that touches them is inlined: kernels are
+// MTO_FLAT, the helpers they hand such arrays to MTO_INLINE.
+#define MTO_INLINE inline __attribute__((always_inline))
+#define MTO_FLAT __attribute__((flatten))
+// Not inlined even there: large, and not worth it.
+#define MTO_APART __attribute__((noinline, unused))
+
 #if defined(MTO_ISA_avx512)
 #include "cpu/simd_avx512.h"
 #elif defined(MTO_ISA_avx2)
@@ -34,7 +41,7 @@ struct Index {
 };
 
 template <int N, int I = 0, typename F>
-inline __attribute__((always_inline)) void unroll(F&& f) {
+MTO_INLINE void unroll(F&& f) {
   if constexpr (I < N) {
     f(Index<I>{});
     unroll<N, I + 1>(f);
@@ -70,10 +77,17 @@ inline void store_one(FloatType type, void* base, int64_t index, float value) {
 }
 
 // Converts n elements to float32.
-inline void convert_to_float(FloatType type, const void* base, int64_t index, int64_t n, float* out) {
+MTO_APART void convert_to_float(FloatType type, const void* base, int64_t index, int64_t n, float* out) {
   int64_t i = 0;
   for (; i + kLanes <= n; i += kLanes) store(out + i, load_as(type, base, index + i));
   for (; i < n; ++i) out[i] = load_one(type, base, index + i);
+}
+
+MTO_APART void convert_from_float(FloatType type, const float* values, int64_t n, void* base,
+                                  int64_t index) {
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) store_as(type, base, index + i, load(values + i));
+  for (; i < n; ++i) store_one(type, base, index + i, values[i]);
 }
 
 }  // namespace

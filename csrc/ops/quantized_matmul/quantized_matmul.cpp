@@ -33,6 +33,34 @@ mx::Shape check_batch(const mx::array& x, const mx::array& w) {
   }
 }
 
+// MLX's own op, guarded where it would end the process (nothing to multiply) or take only the first
+// matrix of a batch (an x of fewer dimensions than w).
+mx::array mlx_quantized_matmul(const mx::array& x, const mx::array& w, const mx::array& scales,
+                               const std::optional<mx::array>& biases, bool transpose,
+                               std::optional<int> group_size, std::optional<int> bits,
+                               const std::string& mode, mx::Stream s) {
+  if (x.ndim() > 1 && x.ndim() < w.ndim()) {
+    mx::Shape shape(w.ndim() - x.ndim(), 1);
+    shape.insert(shape.end(), x.shape().begin(), x.shape().end());
+    return mlx_quantized_matmul(mx::reshape(x, shape, s), w, scales, biases, transpose, group_size, bits,
+                                mode, s);
+  }
+  if (x.size() != 0 && w.size() != 0) {
+    return mx::quantized_matmul(x, w, scales, biases, transpose, group_size, bits, mode, s);
+  }
+  // A product that is never evaluated gives the shape and dtype, and the errors.
+  auto shape = x.shape();
+  std::replace(shape.begin(), shape.end(), 0, 1);
+  shape.back() = x.shape(-1);
+  auto out = mx::quantized_matmul(mx::zeros(shape, x.dtype(), s), w, scales, biases, transpose,
+                                  group_size, bits, mode, s);
+  shape = out.shape();
+  for (size_t axis = 2; axis <= x.ndim(); ++axis) {
+    if (x.shape(-static_cast<int>(axis)) == 0) shape[shape.size() - axis] = 0;
+  }
+  return mx::zeros(shape, out.dtype(), s);
+}
+
 }  // namespace
 
 mx::array quantized_matmul(const mx::array& x, const mx::array& w, const mx::array& scales,
@@ -43,7 +71,7 @@ mx::array quantized_matmul(const mx::array& x, const mx::array& w, const mx::arr
   auto format = check_format(kOp, mode, group_size, bits);
   if (!format.affine()) {
     take_fallback(kOp, stream, fallback_reason(format, stream, {}), force_fused);
-    return mx::quantized_matmul(x, w, scales, biases, transpose, group_size, bits, mode, stream);
+    return mlx_quantized_matmul(x, w, scales, biases, transpose, group_size, bits, mode, stream);
   }
   int n_values = check_affine_operands(kOp, w, scales, biases, format);
   check_inner(x, w, n_values, transpose);
@@ -53,7 +81,8 @@ mx::array quantized_matmul(const mx::array& x, const mx::array& w, const mx::arr
       format, stream, {{"x", x.dtype()}, {"scales", scales.dtype()}, {"biases", biases->dtype()}});
   if (!reason.empty()) {
     take_fallback(kOp, stream, reason, force_fused);
-    return mx::quantized_matmul(x, w, scales, biases, transpose, group_size, bits, mode, stream);
+    auto out = mlx_quantized_matmul(matrix, w, scales, biases, transpose, group_size, bits, mode, stream);
+    return x.ndim() == 1 ? mx::squeeze(out, -2, stream) : out;
   }
   auto primitive =
       std::make_shared<QuantizedMatmul>(stream, format.group_size, format.bits, transpose);
@@ -135,7 +164,10 @@ std::vector<mx::array> QuantizedMatmul::vjp(const std::vector<mx::array>& primal
   for (int arg : argnums) {
     const auto& primal = primals[arg];
     if (arg == 0) {
-      auto grad = apply(cotangents[0], primals[1], primals[2], primals[3], !transpose_);
+      // Where x was broadcast, its gradients are summed before they are rounded to its dtype.
+      bool summed = batch_of(cotangents[0]) != batch_of(primal);
+      auto dy = summed ? mx::astype(cotangents[0], mx::float32, stream()) : cotangents[0];
+      auto grad = apply(dy, primals[1], primals[2], primals[3], !transpose_);
       grads.push_back(sum_to(grad, primal.shape(), primal.dtype(), stream()));
       continue;
     }

@@ -47,10 +47,12 @@ struct Columns {
   const uint8_t* w[kCols];
   const float* scales[kCols];
   const float* biases[kCols];
+  int64_t next;  // bytes from a column to the one that takes its place
 
   // Values first .. first + n of k; both multiples of the group size.
   Columns(const Params& p, int64_t col, int64_t first, int64_t n, float* scratch) {
     int64_t n_groups = n / p.group_size;
+    next = affine_row_bytes(kCols * p.k, Bits);
     for (int c = 0; c < kCols; ++c) {
       int64_t row = std::min(col + c, p.n - 1);
       w[c] = p.w + affine_row_bytes(row * p.k + first, Bits);
@@ -62,12 +64,13 @@ struct Columns {
 
   // Calls f(vector index, column, weights) for all n values of k.
   template <typename F>
-  void decode(int64_t n, int group_size, F&& f) const {
+  MTO_INLINE void decode(int64_t n, int group_size, F&& f) const {
     int64_t block = 0;
     for (int64_t g = 0; g < n / group_size; ++g) {
       AffineGroup<Bits> group[kCols];
       unroll<kCols>([&](auto c) {
         group[c.value] = AffineGroup<Bits>::make(scales[c.value][g], biases[c.value][g]);
+        __builtin_prefetch(w[c.value] + next + block * block_bytes(Bits));
       });
       for (int b = 0; b < group_size / kBlock; ++b, ++block) {
         unroll<kVecsPerBlock>([&](auto v) {
@@ -82,16 +85,14 @@ struct Columns {
   }
 };
 
-inline void store_sums(const Params& p, int64_t row, int64_t col, const Vec (&sums)[kCols]) {
+MTO_INLINE void store_sums(const Params& p, int64_t row, int64_t col, const Vec (&sums)[kCols]) {
   float out[kCols];
   reduce4(sums[0], sums[1], sums[2], sums[3], out);
-  for (int64_t c = 0; c < std::min<int64_t>(kCols, p.n - col); ++c) {
-    store_one(p.x_type, p.y, row * p.n + col + c, out[c]);
-  }
+  convert_from_float(p.x_type, out, std::min<int64_t>(kCols, p.n - col), p.y, row * p.n + col);
 }
 
 template <int Bits, int Rows>
-void few_rows_t(const Params& p, const float* x, Range n) {
+MTO_FLAT void few_rows_t(const Params& p, const float* x, Range n) {
   auto scratch = static_cast<float*>(thread_scratch(8 * p.k / p.group_size * sizeof(float)));
   for (int64_t col = n.begin; col < n.end; col += kCols) {
     Columns<Bits> columns(p, col, 0, p.k, scratch);
@@ -107,21 +108,22 @@ void few_rows_t(const Params& p, const float* x, Range n) {
   }
 }
 
-// Partial sums of Rows x 4 outputs over one block of k. `partial` holds them between blocks.
+// Partial sums of Rows x 4 outputs over one block of k. `partial` holds them between blocks. x and w are
+// interleaved: vector i of all rows (columns), then vector i + 1, so that both are read front to back.
 template <int Rows>
-void inner_t(const Params& p, const float* x, const float* w, int64_t depth, float* partial, bool first,
-             bool last, int64_t row, int64_t col) {
+MTO_FLAT void inner_t(const Params& p, const float* x, const float* w, int64_t depth, float* partial,
+                      bool first, bool last, int64_t row, int64_t col) {
   Vec sums[Rows][kCols];
   unroll<Rows>([&](auto r) {
     unroll<kCols>([&](auto c) {
       sums[r.value][c.value] = first ? zero() : load(partial + (r.value * kCols + c.value) * kLanes);
     });
   });
-  for (int64_t k = 0; k < depth; k += kLanes) {
+  for (int64_t i = 0; i < depth / kLanes; ++i, x += kRows * kLanes, w += kCols * kLanes) {
     Vec weights[kCols];
-    unroll<kCols>([&](auto c) { weights[c.value] = load(w + c.value * kTileDepth + k); });
+    unroll<kCols>([&](auto c) { weights[c.value] = load(w + c.value * kLanes); });
     unroll<Rows>([&](auto r) {
-      Vec values = load(x + r.value * kTileDepth + k);
+      Vec values = load(x + r.value * kLanes);
       unroll<kCols>([&](auto c) {
         sums[r.value][c.value] = fma(weights[c.value], values, sums[r.value][c.value]);
       });
@@ -144,11 +146,23 @@ inline void with_rows(int64_t n, F&& f) {
   f(Index<Max>{});
 }
 
+// Rows of x from k0 on as float32, kRows of them interleaved.
+inline void interleave_rows(const Params& p, Range m, int64_t k0, int64_t depth, float* out) {
+  for (int64_t row = m.begin; row < m.end; ++row) {
+    int64_t r = row - m.begin;
+    float* at = out + r / kRows * kRows * depth + r % kRows * kLanes;
+    for (int64_t i = 0; i < depth; i += kLanes, at += kRows * kLanes) {
+      store(at, load_as(p.x_type, p.x, row * p.k + k0 + i));
+    }
+  }
+}
+
 template <int Bits>
-void tile_t(const Params& p, Range m, Range n) {
-  // x block, decoded columns, scales of four columns, partial sums.
-  constexpr int64_t kX = kTileRows * kTileDepth, kW = kCols * kTileDepth, kScales = 8 * kTileDepth / 32;
-  constexpr int64_t kPartial = (kTileRows + kRows) * kTileCols * kLanes;  // the last rows may be fewer
+MTO_FLAT void tile_t(const Params& p, Range m, Range n) {
+  // x block, decoded columns, scales of four columns, partial sums; the last rows may be fewer than kRows.
+  constexpr int64_t kX = (kTileRows + kRows) * kTileDepth, kW = kCols * kTileDepth;
+  constexpr int64_t kScales = 8 * kTileDepth / 32;
+  constexpr int64_t kPartial = (kTileRows + kRows) * kTileCols * kLanes;
   auto x = static_cast<float*>(thread_scratch((kX + kW + kScales + kPartial) * sizeof(float)));
   float* w = x + kX;
   float* scales = w + kW;
@@ -156,82 +170,119 @@ void tile_t(const Params& p, Range m, Range n) {
   for (int64_t k0 = 0; k0 < p.k; k0 += kTileDepth) {
     int64_t depth = std::min(kTileDepth, p.k - k0);
     bool first = k0 == 0, last = k0 + depth == p.k;
-    for (int64_t r = m.begin; r < m.end; ++r) {
-      convert_to_float(p.x_type, p.x, r * p.k + k0, depth, x + (r - m.begin) * kTileDepth);
-    }
+    interleave_rows(p, m, k0, depth, x);
     float* sums = partial;
     for (int64_t col = n.begin; col < n.end; col += kCols) {
       Columns<Bits> columns(p, col, k0, depth, scales);
       columns.decode(depth, p.group_size, [&](int64_t i, auto c, Vec weights) {
-        store(w + c.value * kTileDepth + i * kLanes, weights);
+        store(w + (i * kCols + c.value) * kLanes, weights);
       });
-      for (int64_t row = m.begin; row < m.end; row += kRows, sums += kRows * kCols * kLanes) {
+      const float* values = x;
+      for (int64_t row = m.begin; row < m.end; row += kRows) {
         with_rows<kRows>(m.end - row, [&](auto rows) {
-          const float* values = x + (row - m.begin) * kTileDepth;
           inner_t<rows.value>(p, values, w, depth, sums, first, last, row, col);
         });
+        values += kRows * depth;
+        sums += kRows * kCols * kLanes;
       }
     }
   }
 }
 
-
-// Calls f(column, weights of row k0 + 0, .., weights of row k0 + Depth - 1) over the columns of `n`.
-template <int Bits, int Depth, typename F>
-inline void decode_n(const Params& p, int64_t k0, Range n, F&& f) {
-  int64_t n_groups = p.n / p.group_size;
-  for (int64_t g = n.begin / p.group_size; g < n.end / p.group_size; ++g) {
-    AffineGroup<Bits> group[Depth];
-    unroll<Depth>([&](auto d) {
-      int64_t index = (k0 + d.value) * n_groups + g;
-      group[d.value] = AffineGroup<Bits>::make(load_one(p.scales_type, p.scales, index),
-                                               load_one(p.biases_type, p.biases, index));
-    });
-    for (int64_t col = g * p.group_size; col < (g + 1) * p.group_size; col += kBlock) {
-      unroll<kVecsPerBlock>([&](auto v) {
-        Vec weights[Depth];
-        unroll<Depth>([&](auto d) {
-          const uint8_t* codes = p.w + affine_row_bytes((k0 + d.value) * p.n + col, Bits);
-          weights[d.value] = affine_decode<Bits, v.value>(codes, group[d.value]);
-        });
-        f(col + v.value * kLanes, weights);
-      });
-    }
+// Values [row, first + i] of a matrix of n columns as float32: n_rows x n_values.
+MTO_APART void gather(FloatType type, const void* base, int64_t n, int64_t row, int64_t n_rows,
+                      int64_t first, int64_t n_values, float* out) {
+  for (int64_t r = 0; r < n_rows; ++r, out += n_values) {
+    convert_to_float(type, base, (row + r) * n + first, n_values, out);
   }
 }
+
+// At most kTileDepthN rows of w, and of each the columns of `n`: whole groups.
+template <int Bits>
+struct RowBlock {
+  const Params& p;
+  Range n;
+  int64_t row, n_groups;
+  const float* scales;
+  const float* biases;
+
+  static constexpr int64_t kScratch = 2 * kTileDepthN * kFewRowsColsN / 32;
+
+  RowBlock(const Params& params, Range columns, int64_t first_row, int64_t n_rows, float* scratch)
+      : p(params), n(columns), row(first_row), n_groups((columns.end - columns.begin) / p.group_size) {
+    int64_t all_groups = p.n / p.group_size, first = n.begin / p.group_size;
+    gather(p.scales_type, p.scales, all_groups, row, n_rows, first, n_groups, scratch);
+    scales = scratch;
+    scratch += n_rows * n_groups;
+    gather(p.biases_type, p.biases, all_groups, row, n_rows, first, n_groups, scratch);
+    biases = scratch;
+  }
+
+  // Calls f(column - n.begin, weights of rows k .. k + Depth - 1 of the block) over all columns.
+  template <int Depth, typename F>
+  MTO_INLINE void decode(int64_t k, F&& f) const {
+    const uint8_t* codes[Depth];
+    unroll<Depth>([&](auto d) {
+      codes[d.value] = p.w + affine_row_bytes((row + k + d.value) * p.n + n.begin, Bits);
+    });
+    int64_t next = affine_row_bytes(Depth * p.n, Bits), col = 0;
+    for (int64_t g = 0; g < n_groups; ++g) {
+      AffineGroup<Bits> group[Depth];
+      unroll<Depth>([&](auto d) {
+        int64_t at = (k + d.value) * n_groups + g;
+        group[d.value] = AffineGroup<Bits>::make(scales[at], biases[at]);
+        __builtin_prefetch(codes[d.value] + next);
+      });
+      for (int b = 0; b < p.group_size / kBlock; ++b) {
+        unroll<kVecsPerBlock>([&](auto v) {
+          Vec weights[Depth];
+          unroll<Depth>([&](auto d) {
+            weights[d.value] = affine_decode<Bits, v.value>(codes[d.value], group[d.value]);
+          });
+          f(col + v.value * kLanes, weights);
+        });
+        unroll<Depth>([&](auto d) { codes[d.value] += block_bytes(Bits); });
+        col += kBlock;
+      }
+    }
+  }
+};
 
 // Rows of w that are taken together, so that a sum is loaded and stored once for all of them.
 constexpr int kDepth = 4;
 
 template <int Bits, int Rows>
-void few_rows_n(const Params& p, const float* x, Range n) {
+MTO_FLAT void few_rows_n(const Params& p, const float* x, Range n) {
   int64_t width = n.end - n.begin;
-  auto sums = static_cast<float*>(thread_scratch(Rows * width * sizeof(float)));
-  std::fill(sums, sums + Rows * width, 0.0f);
-  auto add = [&](int64_t k0, auto depth) {
-    decode_n<Bits, depth.value>(p, k0, n, [&](int64_t col, const Vec(&weights)[depth.value]) {
-      unroll<Rows>([&](auto r) {
-        float* at = sums + r.value * width + col - n.begin;
-        Vec sum = load(at);
-        unroll<depth.value>([&](auto d) {
-          sum = fma(weights[d.value], broadcast(x[r.value * p.k + k0 + d.value]), sum);
+  constexpr int64_t kSums = Rows * kFewRowsColsN;
+  auto sums = static_cast<float*>(thread_scratch((kSums + RowBlock<Bits>::kScratch) * sizeof(float)));
+  std::fill(sums, sums + kSums, 0.0f);
+  for (int64_t k0 = 0; k0 < p.k; k0 += kTileDepthN) {
+    int64_t depth = std::min(kTileDepthN, p.k - k0);
+    RowBlock<Bits> block(p, n, k0, depth, sums + kSums);
+    auto add = [&](int64_t k, auto rows) {
+      block.template decode<rows.value>(k, [&](int64_t col, const Vec(&weights)[rows.value]) {
+        unroll<Rows>([&](auto r) {
+          float* at = sums + r.value * width + col;
+          Vec sum = load(at);
+          unroll<rows.value>([&](auto d) {
+            sum = fma(weights[d.value], broadcast(x[r.value * p.k + k0 + k + d.value]), sum);
+          });
+          store(at, sum);
         });
-        store(at, sum);
       });
-    });
-  };
-  int64_t k0 = 0;
-  for (; k0 + kDepth <= p.k; k0 += kDepth) add(k0, Index<kDepth>{});
-  for (; k0 < p.k; ++k0) add(k0, Index<1>{});
+    };
+    int64_t k = 0;
+    for (; k + kDepth <= depth; k += kDepth) add(k, Index<kDepth>{});
+    for (; k < depth; ++k) add(k, Index<1>{});
+  }
   for (int r = 0; r < Rows; ++r) {
-    for (int64_t i = 0; i < width; i += kLanes) {
-      store_as(p.x_type, p.y, r * p.n + n.begin + i, load(sums + r * width + i));
-    }
+    convert_from_float(p.x_type, sums + r * width, width, p.y, r * p.n + n.begin);
   }
 }
 
 template <int Rows, int Vecs>
-void inner_n(const float* x, const float* w, int64_t depth, float* partial) {
+MTO_FLAT void inner_n(const float* x, const float* w, int64_t depth, float* partial) {
   Vec sums[Rows][Vecs];
   unroll<Rows>([&](auto r) {
     unroll<Vecs>([&](auto v) {
@@ -265,10 +316,11 @@ void inner_n_rows(const float* x, const float* w, int64_t rows, int64_t depth, f
 }
 
 template <int Bits>
-void tile_n(const Params& p, Range m, Range n) {
+MTO_FLAT void tile_n(const Params& p, Range m, Range n) {
   constexpr int64_t kX = kTileRows * kTileDepthN, kW = kTileDepthN * kTileColsN;
   constexpr int64_t kPartial = kTileRows * kTileColsN;
-  auto x = static_cast<float*>(thread_scratch((kX + kW + kPartial) * sizeof(float)));
+  auto x = static_cast<float*>(
+      thread_scratch((kX + kW + kPartial + RowBlock<Bits>::kScratch) * sizeof(float)));
   float* w = x + kX;
   float* partial = w + kW;
   int64_t width = n.end - n.begin, rows = m.end - m.begin;
@@ -278,9 +330,10 @@ void tile_n(const Params& p, Range m, Range n) {
     for (int64_t r = 0; r < rows; ++r) {
       convert_to_float(p.x_type, p.x, (m.begin + r) * p.k + k0, depth, x + r * kTileDepthN);
     }
+    RowBlock<Bits> block(p, n, k0, depth, partial + kPartial);
     for (int64_t k = 0; k < depth; ++k) {
-      decode_n<Bits, 1>(p, k0 + k, n, [&](int64_t col, const Vec(&weights)[1]) {
-        store(w + k * kTileColsN + col - n.begin, weights[0]);
+      block.template decode<1>(k, [&](int64_t col, const Vec(&weights)[1]) {
+        store(w + k * kTileColsN + col, weights[0]);
       });
     }
     // Widths are multiples of 32: 4 vectors, or 2 where 16 lanes leave 32 columns over.
@@ -291,12 +344,9 @@ void tile_n(const Params& p, Range m, Range n) {
     }
   }
   for (int64_t r = 0; r < rows; ++r) {
-    for (int64_t i = 0; i < width; i += kLanes) {
-      store_as(p.x_type, p.y, (m.begin + r) * p.n + n.begin + i, load(partial + r * kTileColsN + i));
-    }
+    convert_from_float(p.x_type, partial + r * kTileColsN, width, p.y, (m.begin + r) * p.n + n.begin);
   }
 }
-
 
 void few_rows(const Params& p, const float* x, Range n) {
   dispatch_affine_bits(p.bits, [&]<int Bits>() {
