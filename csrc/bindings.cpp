@@ -46,6 +46,15 @@ void set_num_threads(int n) {
   mto::set_num_threads(n);
 }
 
+std::string supports(const std::string& op, const std::string& backend, mto::mx::Dtype dtype,
+                     int bits, int group_size, const std::string& mode) {
+  if (op != "quantize" && op != "dequantize" && op != "quantized_matmul") {
+    mto::fail("supports", "op", "be one of quantize, dequantize, quantized_matmul",
+              "\"" + op + "\"");
+  }
+  return mto::unsupported(backend, {mode, group_size, bits}, {{"an operand", dtype}});
+}
+
 void bind_runtime(nb::module_& m) {
   m.def("cpu_isa", [] { return mto::isa_name(mto::current_isa()); });
   m.def("cpu_isas", [] {
@@ -56,10 +65,13 @@ void bind_runtime(nb::module_& m) {
   m.def("set_cpu_isa", &set_cpu_isa, "name"_a);
   m.def("num_threads", &mto::num_threads);
   m.def("set_num_threads", &set_num_threads, "n"_a);
+  m.def("supports", &supports, "op"_a, "backend"_a, "dtype"_a, "bits"_a, "group_size"_a, "mode"_a,
+        "The reason why no kernel covers the case, or an empty string.");
   m.def("counters", &mto::counters);
   m.def("reset_counters", &mto::reset_counters);
-  m.def("smoke", [](const mto::mx::array& a) { return a.ndim() == 0; }, "a"_a,
-        "True for a scalar: shows that this module and mlx.core share their types.");
+  m.def(
+      "smoke", [](const mto::mx::array& a) { return a.ndim() == 0; }, "a"_a,
+      "True for a scalar: shows that this module and mlx.core share their types.");
 }
 
 }  // namespace

@@ -23,16 +23,22 @@ std::string join(const Values& values) {
 
 constexpr const char* kModes[] = {"affine", "mxfp4", "mxfp8", "nvfp4"};
 
+template <typename Values, typename T>
+bool one_of(const Values& values, const T& value) {
+  return std::find(std::begin(values), std::end(values), value) != std::end(values);
+}
+
 template <typename Values>
 void check_one_of(std::string_view op, std::string_view arg, const Values& values, int value) {
-  if (std::find(std::begin(values), std::end(values), value) == std::end(values)) {
+  if (!one_of(values, value)) {
     fail(op, arg, "be one of " + join(values) + " in mode \"affine\"", std::to_string(value));
   }
 }
 
 }  // namespace
 
-void fail(std::string_view op, std::string_view arg, std::string_view rule, std::string_view value) {
+void fail(std::string_view op, std::string_view arg, std::string_view rule,
+          std::string_view value) {
   std::ostringstream message;
   message << "[" << op << "] " << arg << " must " << rule << ", got " << value << ".";
   throw std::invalid_argument(message.str());
@@ -58,16 +64,18 @@ std::optional<FloatType> float_type(mx::Dtype dtype) {
 
 Format check_format(std::string_view op, const std::string& mode, std::optional<int> group_size,
                     std::optional<int> bits) {
-  if (std::find(std::begin(kModes), std::end(kModes), mode) == std::end(kModes)) {
+  if (!one_of(kModes, mode)) {
     fail(op, "mode", "be one of " + join(kModes), "\"" + mode + "\"");
   }
-  Format format{mode, group_size.value_or(kAffineDefaultGroupSize), bits.value_or(kAffineDefaultBits)};
+  Format format{mode, group_size.value_or(kAffineDefaultGroupSize),
+                bits.value_or(kAffineDefaultBits)};
   if (format.affine()) {
     check_one_of(op, "group_size", kAffineGroupSizes, format.group_size);
     check_one_of(op, "bits", kAffineBits, format.bits);
   } else {
     // MLX divides by them unchecked.
-    if (group_size && *group_size < 1) fail(op, "group_size", "be positive", std::to_string(*group_size));
+    if (group_size && *group_size < 1)
+      fail(op, "group_size", "be positive", std::to_string(*group_size));
     if (bits && *bits < 1) fail(op, "bits", "be positive", std::to_string(*bits));
   }
   return format;
@@ -89,32 +97,42 @@ int check_affine_operands(std::string_view op, const mx::array& w, const mx::arr
   auto expected = w.shape();
   expected.back() = static_cast<int>(n_bits / (int64_t{format.bits} * format.group_size));
   if (n_bits % (int64_t{format.bits} * format.group_size) != 0) {
-    fail(op, "w", "have a last dimension of whole groups (" + std::to_string(format.group_size) +
-                      " values of " + std::to_string(format.bits) + " bits)",
+    fail(op, "w",
+         "have a last dimension of whole groups (" + std::to_string(format.group_size) +
+             " values of " + std::to_string(format.bits) + " bits)",
          "shape " + to_string(w.shape()));
   }
   if (scales.shape() != expected) {
-    fail(op, "scales", "have the shape " + to_string(expected) + " that w, bits and group_size imply",
+    fail(op, "scales",
+         "have the shape " + to_string(expected) + " that w, bits and group_size imply",
          to_string(scales.shape()));
   }
   return expected.back() * format.group_size;
 }
 
-std::string fallback_reason(const Format& format, mx::Stream stream,
-                            std::initializer_list<std::pair<const char*, mx::Dtype>> dtypes) {
+std::string backend_of(mx::Stream stream) {
+  return stream.device == mx::Device::gpu ? "gpu" : "cpu";
+}
+
+std::string unsupported(std::string_view backend, const Format& format, const NamedDtypes& dtypes) {
+  if (backend != "cpu") return "no kernel for backend " + std::string(backend);
   if (!format.affine()) return "mode " + format.mode;
-  if (stream.device == mx::Device::gpu) return "a GPU stream";
+  if (!one_of(kAffineBits, format.bits)) return "bits " + std::to_string(format.bits);
+  if (!one_of(kAffineGroupSizes, format.group_size)) {
+    return "group_size " + std::to_string(format.group_size);
+  }
   for (const auto& [name, dtype] : dtypes) {
-    if (!float_type(dtype)) return std::string(name) + " of dtype " + to_string(dtype);
+    if (!float_type(dtype)) return name + " of dtype " + to_string(dtype);
   }
   return "";
 }
 
-void take_fallback(std::string_view op, mx::Stream stream, const std::string& reason, bool force_fused) {
+void take_fallback(std::string_view op, mx::Stream stream, const std::string& reason,
+                   bool force_fused) {
   if (force_fused) {
     fail(op, "force_fused", "be False where no kernel of this package covers the call", reason);
   }
-  count(op, stream.device == mx::Device::gpu ? "gpu" : "cpu", reason);
+  count(op, backend_of(stream), reason);
 }
 
 }  // namespace mto

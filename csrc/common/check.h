@@ -6,6 +6,8 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "common/float_type.h"
 
@@ -37,11 +39,15 @@ Format check_format(std::string_view op, const std::string& mode, std::optional<
 int check_affine_operands(std::string_view op, const mx::array& w, const mx::array& scales,
                           const std::optional<mx::array>& biases, const Format& format);
 
-// Why the call goes to MLX's own op, in words; empty where a kernel of ours covers it.
-std::string fallback_reason(const Format& format, mx::Stream stream,
-                            std::initializer_list<std::pair<const char*, mx::Dtype>> dtypes);
+// Why no kernel covers such a call, in words; empty where one does. Asked by the ops to choose the
+// route, and through _ext.supports by the tests and by the generator of SUPPORT.md.
+using NamedDtypes = std::vector<std::pair<std::string, mx::Dtype>>;
+std::string unsupported(std::string_view backend, const Format& format, const NamedDtypes& dtypes);
 
-// Records the fallback, or refuses it when the caller forbids one.
-void take_fallback(std::string_view op, mx::Stream stream, const std::string& reason, bool force_fused);
+std::string backend_of(mx::Stream stream);
+
+// Records that the call goes to MLX's own op, or refuses it when the caller forbids that.
+void take_fallback(std::string_view op, mx::Stream stream, const std::string& reason,
+                   bool force_fused);
 
 }  // namespace mto

@@ -8,8 +8,8 @@
 
 namespace mto {
 
-// How often each op ran: outcome is "fused" for every launch of a kernel of ours, or the reason why a
-// call was given to MLX's own op.
+// How often each op ran: outcome is "fused" for every launch of a kernel of ours, or the reason why
+// a call was given to MLX's own op.
 void count(std::string_view op, std::string_view backend, std::string_view outcome);
 
 using Counter = std::tuple<std::string, std::string, std::string, int64_t>;

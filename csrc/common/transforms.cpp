@@ -26,11 +26,12 @@ void refuse_packed(std::string_view op, int arg, const std::vector<int>& argnums
   }
 }
 
-std::vector<mx::array> with_batch_axis(const std::vector<mx::array>& inputs, const std::vector<int>& axes,
-                                       int n_dims, mx::Stream s) {
+std::vector<mx::array> with_batch_axis(const std::vector<mx::array>& inputs,
+                                       const std::vector<int>& axes, int n_dims, mx::Stream s) {
   std::vector<mx::array> out;
   for (size_t i = 0; i < inputs.size(); ++i) {
-    mx::array a = axes[i] < 0 ? mx::expand_dims(inputs[i], 0, s) : mx::moveaxis(inputs[i], axes[i], 0, s);
+    mx::array a =
+        axes[i] < 0 ? mx::expand_dims(inputs[i], 0, s) : mx::moveaxis(inputs[i], axes[i], 0, s);
     int n_missing = n_dims + 1 - static_cast<int>(a.ndim());
     if (n_missing > 0) {
       std::vector<int> new_axes;

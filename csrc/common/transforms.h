@@ -14,10 +14,10 @@ mx::array tangent_or_zeros(const mx::array& primal, int arg, const std::vector<m
 // Refuses to differentiate with respect to packed codes (input `arg`).
 void refuse_packed(std::string_view op, int arg, const std::vector<int>& argnums);
 
-// Inputs of a vmapped call with the mapped axis first, where there is one; axes of size 1 follow it, so
-// that all of them broadcast: every result has n_dims dimensions and one more.
-std::vector<mx::array> with_batch_axis(const std::vector<mx::array>& inputs, const std::vector<int>& axes,
-                                       int n_dims, mx::Stream s);
+// Inputs of a vmapped call with the mapped axis first, where there is one; axes of size 1 follow
+// it, so that all of them broadcast: every result has n_dims dimensions and one more.
+std::vector<mx::array> with_batch_axis(const std::vector<mx::array>& inputs,
+                                       const std::vector<int>& axes, int n_dims, mx::Stream s);
 
 // Groups along the last axis: [.., n] -> [.., n / group_size, group_size].
 mx::array split_groups(const mx::array& a, int group_size, mx::Stream s);

@@ -1,8 +1,8 @@
 #pragma once
 
-// Conversions of single half-precision values by bit arithmetic (round to nearest, ties to even), for
-// tails and for instruction sets without them. Sub-normals, infinities and NaN included.
-// In the namespace of the instruction set for the reason given in simd.h.
+// Conversions of single half-precision values by bit arithmetic (round to nearest, ties to even),
+// for tails and for instruction sets without them. Sub-normals, infinities and NaN included. In the
+// namespace of the instruction set for the reason given in simd.h.
 
 #include <cstdint>
 #include <cstring>
@@ -45,7 +45,8 @@ inline uint16_t f16_from_float(float value) {
   if (magnitude > 0x7f800000u) return static_cast<uint16_t>(sign | 0x7e00u);
   if (magnitude >= 0x477ff000u) return static_cast<uint16_t>(sign | 0x7c00u);
   if (magnitude < 0x38800000u) {
-    // Below 2^-14: adding 0.5 puts the sub-normal's bits, correctly rounded, at the end of the mantissa.
+    // Below 2^-14: adding 0.5 puts the sub-normal's bits, correctly rounded, at the end of the
+    // mantissa.
     float shifted = float_of(magnitude) + 0.5f;
     return static_cast<uint16_t>(sign | (bits_of(shifted) - 0x3f000000u));
   }

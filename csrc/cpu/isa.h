@@ -19,35 +19,33 @@ const char* isa_name(Isa isa);
 // MTO_DECLARE_KERNELS(Type, name): the table `name` of kernel pointers in the namespace of every
 // instruction set of this build, and mto::name() that picks the current one.
 #if defined(__x86_64__) || defined(_M_X64)
-#define MTO_DECLARE_KERNELS(Type, name)                 \
-  namespace scalar {                                    \
-  extern const Type name;                               \
-  }                                                     \
-  namespace avx2 {                                      \
-  extern const Type name;                               \
-  }                                                     \
-  namespace avx512 {                                    \
-  extern const Type name;                               \
-  }                                                     \
-  inline const Type& name(Isa isa) {                    \
-    if (isa == Isa::kAvx512) return avx512::name;       \
+#define MTO_DECLARE_KERNELS(Type, name)                   \
+  namespace scalar {                                      \
+  extern const Type name;                                 \
+  }                                                       \
+  namespace avx2 {                                        \
+  extern const Type name;                                 \
+  }                                                       \
+  namespace avx512 {                                      \
+  extern const Type name;                                 \
+  }                                                       \
+  inline const Type& name(Isa isa) {                      \
+    if (isa == Isa::kAvx512) return avx512::name;         \
     return isa == Isa::kAvx2 ? avx2::name : scalar::name; \
   }
 #elif defined(__aarch64__)
-#define MTO_DECLARE_KERNELS(Type, name)                       \
-  namespace scalar {                                          \
-  extern const Type name;                                     \
-  }                                                           \
-  namespace neon {                                            \
-  extern const Type name;                                     \
-  }                                                           \
-  inline const Type& name(Isa isa) {                          \
-    return isa == Isa::kNeon ? neon::name : scalar::name;     \
-  }
+#define MTO_DECLARE_KERNELS(Type, name) \
+  namespace scalar {                    \
+  extern const Type name;               \
+  }                                     \
+  namespace neon {                      \
+  extern const Type name;               \
+  }                                     \
+  inline const Type& name(Isa isa) { return isa == Isa::kNeon ? neon::name : scalar::name; }
 #else
-#define MTO_DECLARE_KERNELS(Type, name)          \
-  namespace scalar {                             \
-  extern const Type name;                        \
-  }                                              \
+#define MTO_DECLARE_KERNELS(Type, name) \
+  namespace scalar {                    \
+  extern const Type name;               \
+  }                                     \
   inline const Type& name(Isa) { return scalar::name; }
 #endif

@@ -8,12 +8,13 @@ namespace mto {
 
 namespace mx = mlx::core;
 
-// An uninitialised array that lives until the tasks of `stream` scheduled so far are done. Memory is taken
-// here, in eval_cpu, where an exception reaches the caller; none may leave a task.
+// An uninitialised array that lives until the tasks of `stream` scheduled so far are done. Memory
+// is taken here, in eval_cpu, where an exception reaches the caller; none may leave a task.
 mx::array temporary(mx::Shape shape, mx::Dtype dtype, mx::Stream stream);
 
-// An array as a batch of row-contiguous matrices, broadcast to a batch shape. Made when the primitive is
-// evaluated; data is read, and copied where its layout asks for it, only in the task on the stream.
+// An array as a batch of row-contiguous matrices, broadcast to a batch shape. Made when the
+// primitive is evaluated; data is read, and copied where its layout asks for it, only in the task
+// on the stream.
 class Matrices {
  public:
   Matrices(const mx::array& a, const mx::Shape& batch, mx::Stream stream);
@@ -33,7 +34,8 @@ class Matrices {
   void copy_in(const mx::array& a, mx::Stream stream);
 
   const char* data_;
-  char* copy_ = nullptr;  // where load() puts the matrices, when they are not contiguous as they are
+  char* copy_ =
+      nullptr;  // where load() puts the matrices, when they are not contiguous as they are
   size_t itemsize_;
   mx::Shape shape_;
   mx::Strides strides_;

@@ -1,21 +1,22 @@
 #pragma once
 
-// The vector verbs of one instruction set. Each simd_<isa>.h defines, in its own namespace so that code
-// compiled for one instruction set is never linked into another:
+// The vector verbs of one instruction set. Each simd_<isa>.h defines, in its own namespace so that
+// code compiled for one instruction set is never linked into another:
 //
 //   Vec, kLanes                    a vector of kLanes floats
 //   zero, broadcast, load, store   float32 memory, any alignment
 //   load_as, store_as              memory of a FloatType; index in elements; rounds to nearest even
 //   fma(a, b, c)                   a * b + c
 //   reduce4(v0..v3, out)           out[i] = sum of the lanes of vi, in one fixed order of additions
-//   Codes, unpack<Bits, V>(block)  codes V * kLanes .. of a block of 32 codes packed LSB first; bits
+//   Codes, unpack<Bits, V>(block)  codes V * kLanes .. of a block of 32 codes packed LSB first;
+//   bits
 //                                  above a code may hold its neighbours
 //   to_float<Bits>(codes)          the codes as floats
 //   kLookupBits                    codes of at most so many bits can be looked up
 //   Lookup<Bits>, lookup           a table of 2^Bits floats held in registers
 
-// Arrays of vectors stay in registers only where everything that touches them is inlined: kernels are
-// MTO_FLAT, the helpers they hand such arrays to MTO_INLINE.
+// Arrays of vectors stay in registers only where everything that touches them is inlined: kernels
+// are MTO_FLAT, the helpers they hand such arrays to MTO_INLINE.
 #define MTO_INLINE inline __attribute__((always_inline))
 #define MTO_FLAT __attribute__((flatten))
 // Not inlined even there: large, and not worth it.
@@ -77,7 +78,8 @@ inline void store_one(FloatType type, void* base, int64_t index, float value) {
 }
 
 // Converts n elements to float32.
-MTO_APART void convert_to_float(FloatType type, const void* base, int64_t index, int64_t n, float* out) {
+MTO_APART void convert_to_float(FloatType type, const void* base, int64_t index, int64_t n,
+                                float* out) {
   int64_t i = 0;
   for (; i + kLanes <= n; i += kLanes) store(out + i, load_as(type, base, index + i));
   for (; i < n; ++i) out[i] = load_one(type, base, index + i);

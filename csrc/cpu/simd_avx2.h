@@ -44,8 +44,8 @@ inline void store_as(FloatType type, void* base, int64_t index, Vec v) {
   if (type == FloatType::kFloat32) return store(static_cast<float*>(base) + index, v);
   auto p = reinterpret_cast<__m128i*>(static_cast<uint16_t*>(base) + index);
   bool f16 = type == FloatType::kFloat16;
-  _mm_storeu_si128(
-      p, f16 ? _mm256_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC) : bf16_from_vec(v));
+  _mm_storeu_si128(p, f16 ? _mm256_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)
+                          : bf16_from_vec(v));
 }
 
 // 4 + 4, then neighbours twice; four vectors share the shuffles.
@@ -96,7 +96,8 @@ inline Codes unpack(const uint8_t* block) {
       std::memcpy(&word, p, 4);
       codes = _mm256_set1_epi32(word);
     }
-    return _mm256_srlv_epi32(codes, _mm256_load_si256(reinterpret_cast<const __m256i*>(window.shifts)));
+    return _mm256_srlv_epi32(codes,
+                             _mm256_load_si256(reinterpret_cast<const __m256i*>(window.shifts)));
   }
 }
 

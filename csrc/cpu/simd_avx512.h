@@ -42,23 +42,25 @@ inline void store_as(FloatType type, void* base, int64_t index, Vec v) {
   if (type == FloatType::kFloat32) return store(static_cast<float*>(base) + index, v);
   auto p = reinterpret_cast<__m256i*>(static_cast<uint16_t*>(base) + index);
   bool f16 = type == FloatType::kFloat16;
-  _mm256_storeu_si256(
-      p, f16 ? _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC) : bf16_from_vec(v));
+  _mm256_storeu_si256(p, f16 ? _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)
+                             : bf16_from_vec(v));
 }
 
-// Halves are added until one lane is left: 8 + 8, 4 + 4, 2 + 2, 1 + 1; four vectors share the shuffles.
+// Halves are added until one lane is left: 8 + 8, 4 + 4, 2 + 2, 1 + 1; four vectors share the
+// shuffles.
 inline void reduce4(Vec v0, Vec v1, Vec v2, Vec v3, float* out) {
   Vec v01 = _mm512_add_ps(_mm512_shuffle_f32x4(v0, v1, 0x44), _mm512_shuffle_f32x4(v0, v1, 0xee));
   Vec v23 = _mm512_add_ps(_mm512_shuffle_f32x4(v2, v3, 0x44), _mm512_shuffle_f32x4(v2, v3, 0xee));
-  Vec all = _mm512_add_ps(_mm512_shuffle_f32x4(v01, v23, 0x88), _mm512_shuffle_f32x4(v01, v23, 0xdd));
+  Vec all =
+      _mm512_add_ps(_mm512_shuffle_f32x4(v01, v23, 0x88), _mm512_shuffle_f32x4(v01, v23, 0xdd));
   all = _mm512_add_ps(all, _mm512_permute_ps(all, 0x4e));
   all = _mm512_add_ps(all, _mm512_permute_ps(all, 0xb1));
   // Compressed in a register: the form that stores is microcoded on some processors.
   _mm_storeu_ps(out, _mm512_castps512_ps128(_mm512_maskz_compress_ps(0x1111, all)));
 }
 
-// Where the codes of one vector lie in the window of bytes that is loaded for it. The window is moved
-// back where it would pass the end of the block: no byte outside the block is read.
+// Where the codes of one vector lie in the window of bytes that is loaded for it. The window is
+// moved back where it would pass the end of the block: no byte outside the block is read.
 template <int Bits, int V>
 struct Window {
   static constexpr int kBytes = Bits <= 2 ? 4 : Bits <= 4 ? 8 : 16;
@@ -100,7 +102,8 @@ inline Codes unpack(const uint8_t* block) {
     } else {
       codes = _mm512_broadcast_i32x4(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
     }
-    if constexpr (W::kBytes > 4) codes = _mm512_shuffle_epi8(codes, _mm512_load_si512(window.bytes));
+    if constexpr (W::kBytes > 4)
+      codes = _mm512_shuffle_epi8(codes, _mm512_load_si512(window.bytes));
     return _mm512_srlv_epi32(codes, _mm512_load_si512(window.shifts));
   }
 }
@@ -116,13 +119,14 @@ struct Lookup {
   Vec low, high;  // high is used by 5 bits only
 };
 
-// A table of f(code), f a function of vectors. Fewer than 4 bits: repeated, so that the bits above a
-// code do not matter.
+// A table of f(code), f a function of vectors. Fewer than 4 bits: repeated, so that the bits above
+// a code do not matter.
 template <int Bits, typename F>
 inline Lookup<Bits> make_lookup(F&& f) {
   const Codes iota = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
   Lookup<Bits> table{f(to_float<Bits>(iota)), zero()};
-  if constexpr (Bits == 5) table.high = f(to_float<Bits>(_mm512_add_epi32(iota, _mm512_set1_epi32(16))));
+  if constexpr (Bits == 5)
+    table.high = f(to_float<Bits>(_mm512_add_epi32(iota, _mm512_set1_epi32(16))));
   return table;
 }
 

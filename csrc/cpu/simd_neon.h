@@ -47,8 +47,8 @@ inline void reduce4(Vec v0, Vec v1, Vec v2, Vec v3, float* out) {
   store(out, vpaddq_f32(vpaddq_f32(v0, v1), vpaddq_f32(v2, v3)));
 }
 
-// Four codes of at most 8 bits lie in 32 bits that start at a byte; the window is moved back where it
-// would pass the end of the block of 32.
+// Four codes of at most 8 bits lie in 32 bits that start at a byte; the window is moved back where
+// it would pass the end of the block of 32.
 template <int Bits, int V>
 struct Window {
   static constexpr int kFirst = V * Bits / 2;

@@ -51,7 +51,8 @@ inline void store_as(FloatType type, void* base, int64_t index, Vec v) {
   if (type == FloatType::kFloat32) return store(static_cast<float*>(base) + index, v);
   auto p = static_cast<uint16_t*>(base) + index;
   bool f16 = type == FloatType::kFloat16;
-  for (int i = 0; i < kLanes; ++i) p[i] = f16 ? f16_from_float(v.lane[i]) : bf16_from_float(v.lane[i]);
+  for (int i = 0; i < kLanes; ++i)
+    p[i] = f16 ? f16_from_float(v.lane[i]) : bf16_from_float(v.lane[i]);
 }
 
 inline float reduce(Vec v) { return (v.lane[0] + v.lane[1]) + (v.lane[2] + v.lane[3]); }
@@ -78,7 +79,8 @@ inline Codes unpack(const uint8_t* block) {
 template <int Bits>
 inline Vec to_float(Codes codes) {
   Vec v;
-  for (int i = 0; i < kLanes; ++i) v.lane[i] = static_cast<float>(codes.lane[i] & ((1u << Bits) - 1));
+  for (int i = 0; i < kLanes; ++i)
+    v.lane[i] = static_cast<float>(codes.lane[i] & ((1u << Bits) - 1));
   return v;
 }
 

@@ -37,8 +37,8 @@ inline void pause() {
 #endif
 }
 
-// How often a waiting worker looks before it sleeps: tens of microseconds, the distance between two ops
-// of a model; waking a sleeping thread costs as much as a small op.
+// How often a waiting worker looks before it sleeps: tens of microseconds, the distance between two
+// ops of a model; waking a sleeping thread costs as much as a small op.
 constexpr int kSpins = 2000;
 
 class Pool {
@@ -62,7 +62,8 @@ class Pool {
     }
     wake_.notify_all();
     work();
-    // All work is taken. Workers that are inside are waited for; those still asleep find the gate closed.
+    // All work is taken. Workers that are inside are waited for; those still asleep find the gate
+    // closed.
     gate_.fetch_and(~kOpen, std::memory_order_acq_rel);
     while (gate_.load(std::memory_order_acquire) != 0) pause();
   }

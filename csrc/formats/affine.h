@@ -1,7 +1,7 @@
 #pragma once
 
-// The affine block format: value = scale * code + bias, one scale and bias a group, codes of `bits` bits
-// in one stream a row, least significant bit first.
+// The affine block format: value = scale * code + bias, one scale and bias a group, codes of `bits`
+// bits in one stream a row, least significant bit first.
 
 #include <cstdint>
 

@@ -1,7 +1,7 @@
 #pragma once
 
-// Encodes one group of the affine format by MLX's rule, in float32, one rounding a step. Compiled per
-// instruction set: the loops vectorise.
+// Encodes one group of the affine format by MLX's rule, in float32, one rounding a step. Compiled
+// per instruction set: the loops vectorise.
 
 #include <cmath>
 #include <limits>
@@ -19,8 +19,9 @@ struct AffineScale {
 // Below this the scale would make codes of rounding noise.
 constexpr float kAffineMinScale = 1e-7f;
 
-// The scale maps the value of largest magnitude, the edge, exactly to a code; it is negative where the
-// edge is the maximum. NaN values never become an extreme. 1 bit stores the two extremes themselves.
+// The scale maps the value of largest magnitude, the edge, exactly to a code; it is negative where
+// the edge is the maximum. NaN values never become an extreme. 1 bit stores the two extremes
+// themselves.
 inline AffineScale affine_scale(const float* values, int n, int bits) {
   float low = std::numeric_limits<float>::infinity(), high = -low;
   for (int i = 0; i < n; ++i) {

@@ -8,8 +8,8 @@
 namespace mto::MTO_ISA {
 namespace {
 
-// One group, ready to decode: a table of its 2^Bits values where the instruction set can hold one in
-// registers, else its scale and bias. Both ways a value is fma(code, scale, bias), rounded once.
+// One group, ready to decode: a table of its 2^Bits values where the instruction set can hold one
+// in registers, else its scale and bias. Both ways a value is fma(code, scale, bias), rounded once.
 template <int Bits, bool Tabled = (Bits <= kLookupBits)>
 struct AffineGroup {
   Vec scale, bias;
@@ -22,7 +22,8 @@ template <int Bits>
 struct AffineGroup<Bits, true> {
   Lookup<Bits> table;
   static AffineGroup make(float scale, float bias) {
-    return {make_lookup<Bits>([&](Vec codes) { return fma(codes, broadcast(scale), broadcast(bias)); })};
+    return {make_lookup<Bits>(
+        [&](Vec codes) { return fma(codes, broadcast(scale), broadcast(bias)); })};
   }
   Vec values(Codes codes) const { return lookup<Bits>(codes, table); }
 };

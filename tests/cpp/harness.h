@@ -1,7 +1,7 @@
 #pragma once
 
-// What the kernel tests share: counted checks, seeded numbers, and buffers that end at an unmapped page,
-// so that reading or writing one byte too far stops the test.
+// What the kernel tests share: counted checks, seeded numbers, and buffers that end at an unmapped
+// page, so that reading or writing one byte too far stops the test.
 
 #include <sys/mman.h>
 #include <unistd.h>
@@ -71,14 +71,19 @@ inline std::mt19937& rng() {
   return engine;
 }
 
-inline float uniform(float low, float high) { return std::uniform_real_distribution<float>(low, high)(rng()); }
+inline float uniform(float low, float high) {
+  return std::uniform_real_distribution<float>(low, high)(rng());
+}
 
 inline void fill_bytes(Guarded& buffer) {
-  for (size_t i = 0; i < buffer.n_bytes(); ++i) buffer.data<uint8_t>()[i] = static_cast<uint8_t>(rng()());
+  for (size_t i = 0; i < buffer.n_bytes(); ++i)
+    buffer.data<uint8_t>()[i] = static_cast<uint8_t>(rng()());
 }
 
 inline const char* name_of(mto::FloatType type) {
-  return type == mto::FloatType::kFloat32 ? "f32" : type == mto::FloatType::kFloat16 ? "f16" : "bf16";
+  return type == mto::FloatType::kFloat32   ? "f32"
+         : type == mto::FloatType::kFloat16 ? "f16"
+                                            : "bf16";
 }
 
 // The value of a half, by its definition: slow and independent of the code under test.

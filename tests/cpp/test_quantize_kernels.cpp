@@ -1,5 +1,5 @@
-// Quantize and dequantize of every instruction set: the same bits as the scalar kernels, at the end of a
-// page; a round trip stays within half a step.
+// Quantize and dequantize of every instruction set: the same bits as the scalar kernels, at the end
+// of a page; a round trip stays within half a step.
 
 #include <vector>
 
@@ -29,16 +29,19 @@ struct Quantized {
   test::Guarded w_q, scales, biases;
 };
 
-void quantize(Isa isa, const test::Guarded& w, FloatType type, int bits, int group_size, Quantized& out) {
-  QuantizeParams params{w.data(), out.w_q.data<uint8_t>(), out.scales.data(), out.biases.data(), type,
-                        kGroups, bits, group_size};
+void quantize(Isa isa, const test::Guarded& w, FloatType type, int bits, int group_size,
+              Quantized& out) {
+  QuantizeParams params{
+      w.data(),  out.w_q.data<uint8_t>(), out.scales.data(), out.biases.data(), type, kGroups, bits,
+      group_size};
   quantize_kernels(isa).groups(params, 0, 5);
   quantize_kernels(isa).groups(params, 5, kGroups);
 }
 
 void test_case(Isa isa, FloatType type, FloatType out_type, int bits, int group_size) {
-  auto name = std::string(isa_name(isa)) + " " + test::name_of(type) + " to " + test::name_of(out_type) +
-              " bits " + std::to_string(bits) + " group " + std::to_string(group_size);
+  auto name = std::string(isa_name(isa)) + " " + test::name_of(type) + " to " +
+              test::name_of(out_type) + " bits " + std::to_string(bits) + " group " +
+              std::to_string(group_size);
   int64_t n = kGroups * group_size;
   test::Guarded w(n * size_of(type));
   test::fill_exact(w, type, -3, 2);
@@ -49,19 +52,30 @@ void test_case(Isa isa, FloatType type, FloatType out_type, int bits, int group_
   check(own == scalar, name + " quantize");
 
   test::Guarded expected(n * size_of(out_type)), out(n * size_of(out_type));
-  DequantizeParams params{own.w_q.data<uint8_t>(), own.scales.data(), own.biases.data(), expected.data(),
-                          type, type, out_type, 1, n, bits, group_size};
+  DequantizeParams params{own.w_q.data<uint8_t>(),
+                          own.scales.data(),
+                          own.biases.data(),
+                          expected.data(),
+                          type,
+                          type,
+                          out_type,
+                          1,
+                          n,
+                          bits,
+                          group_size};
   dequantize_kernels(Isa::kScalar).groups(params, 0, kGroups);
   params.out = out.data();
   dequantize_kernels(isa).groups(params, 0, 4);
   dequantize_kernels(isa).groups(params, 4, kGroups);
-  check(std::memcmp(expected.data(), out.data(), out.n_bytes()) == 0 && out.intact(), name + " dequantize");
+  check(std::memcmp(expected.data(), out.data(), out.n_bytes()) == 0 && out.intact(),
+        name + " dequantize");
   for (int64_t i = 0; i < n; ++i) {
     double step = std::fabs(test::read(type, own.scales.data(), i / group_size));
     double edge = std::fabs(test::read(type, own.biases.data(), i / group_size));
     double error = std::fabs(test::read(out_type, out.data(), i) - test::read(type, w.data(), i));
     // A step over-runs the far extreme by up to half a step; halves round scale, bias and value.
-    check(error <= 1.01 * step + 0.02 * (edge + step), name + " round trip at " + std::to_string(i));
+    check(error <= 1.01 * step + 0.02 * (edge + step),
+          name + " round trip at " + std::to_string(i));
   }
 }
 

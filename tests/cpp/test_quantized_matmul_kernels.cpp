@@ -1,5 +1,5 @@
-// The product kernels of every instruction set: against a double reference, with inputs that end at an
-// unmapped page; a row alone against the same row in a tile, bit for bit.
+// The product kernels of every instruction set: against a double reference, with inputs that end at
+// an unmapped page; a row alone against the same row in a tile, bit for bit.
 
 #include <algorithm>
 #include <vector>
@@ -21,8 +21,9 @@ struct Case {
   FloatType x_type, scales_type, biases_type;
   std::string name() const {
     return std::to_string(m) + "x" + std::to_string(n) + "x" + std::to_string(k) + " bits " +
-           std::to_string(bits) + " group " + std::to_string(group_size) + (transpose ? " t " : " n ") +
-           test::name_of(x_type) + " " + test::name_of(scales_type) + " " + test::name_of(biases_type);
+           std::to_string(bits) + " group " + std::to_string(group_size) +
+           (transpose ? " t " : " n ") + test::name_of(x_type) + " " + test::name_of(scales_type) +
+           " " + test::name_of(biases_type);
   }
 };
 
@@ -37,8 +38,9 @@ struct Problem {
     test::fill_bytes(w);
     test::fill_exact(scales, c.scales_type, -0.1f, 0.1f);
     test::fill_exact(biases, c.biases_type, -1, 1);
-    params = {x.data(), w.data<uint8_t>(), scales.data(), biases.data(), y.data(), c.x_type,
-              c.scales_type, c.biases_type, c.m, c.n, c.k, c.bits, c.group_size, c.transpose};
+    params = {x.data(),      w.data<uint8_t>(), scales.data(), biases.data(), y.data(), c.x_type,
+              c.scales_type, c.biases_type,     c.m,           c.n,           c.k,      c.bits,
+              c.group_size,  c.transpose};
   }
   double weight(int64_t k, int64_t n) const {
     const auto& p = params;
@@ -60,7 +62,8 @@ void run_tiles(const QuantizedMatmulKernels& kernels, const QuantizedMatmulParam
 }
 
 // Row by row, or `rows` at a time.
-void run_few_rows(const QuantizedMatmulKernels& kernels, const QuantizedMatmulParams& p, int64_t rows) {
+void run_few_rows(const QuantizedMatmulKernels& kernels, const QuantizedMatmulParams& p,
+                  int64_t rows) {
   int64_t cols = few_rows_cols(p.transpose);
   for (int64_t m = 0; m < p.m; m += rows) {
     auto part = p;
@@ -77,7 +80,9 @@ void run_few_rows(const QuantizedMatmulKernels& kernels, const QuantizedMatmulPa
 
 void check_values(const Problem& problem, const std::string& name) {
   const auto& p = problem.params;
-  double epsilon = p.x_type == FloatType::kFloat32 ? 0 : p.x_type == FloatType::kFloat16 ? 0x1p-11 : 0x1p-8;
+  double epsilon = p.x_type == FloatType::kFloat32   ? 0
+                   : p.x_type == FloatType::kFloat16 ? 0x1p-11
+                                                     : 0x1p-8;
   for (int64_t m = 0; m < p.m; m += std::max<int64_t>(1, p.m / 5)) {
     for (int64_t n = 0; n < p.n; n += std::max<int64_t>(1, p.n / 7)) {
       double sum = 0, size = 0;

@@ -1,7 +1,6 @@
 // The vector verbs of one instruction set: conversions over all halves, rounding, unpacking, sums.
 
 #include "cpu/simd.h"
-
 #include "formats/affine_simd.h"
 #include "harness.h"
 
@@ -21,8 +20,10 @@ void test_halves_to_float(FloatType type) {
     store(out, load_as(type, halves.data(), i));
     for (int l = 0; l < kLanes; ++l) {
       double expected = test::half_value(type, static_cast<uint16_t>(i + l));
-      check(same(out[l], expected), std::string("load_as ") + test::name_of(type) + " " + std::to_string(i + l));
-      check(same(load_one(type, halves.data(), i + l), expected), "load_one " + std::to_string(i + l));
+      check(same(out[l], expected),
+            std::string("load_as ") + test::name_of(type) + " " + std::to_string(i + l));
+      check(same(load_one(type, halves.data(), i + l), expected),
+            "load_one " + std::to_string(i + l));
     }
   }
 }
@@ -37,7 +38,8 @@ uint16_t nearest(FloatType type, float value) {
     uint16_t middle = static_cast<uint16_t>((low + high) / 2);
     (test::half_value(type, middle) <= magnitude ? low : high) = middle;
   }
-  double below = test::half_value(type, low), step = below - test::half_value(type, low - (low > 0));
+  double below = test::half_value(type, low),
+         step = below - test::half_value(type, low - (low > 0));
   double above = high == infinity ? below + step : test::half_value(type, high);
   double middle = (below + above) / 2;
   uint16_t chosen = magnitude < middle ? low : magnitude > middle ? high : low & 1 ? high : low;
@@ -59,10 +61,12 @@ void test_float_to_halves(FloatType type) {
       uint16_t expected = nearest(type, values[l]), got = out.data<uint16_t>()[l];
       store_one(type, singles.data(), l, values[l]);
       bool ok = std::isnan(values[l]) ? std::isnan(test::half_value(type, got)) : got == expected;
-      check(ok, std::string("store_as ") + test::name_of(type) + " of " + std::to_string(values[l]));
+      check(ok,
+            std::string("store_as ") + test::name_of(type) + " of " + std::to_string(values[l]));
       uint16_t single = singles.data<uint16_t>()[l];
       ok = std::isnan(values[l]) ? std::isnan(test::half_value(type, single)) : single == expected;
-      check(ok, std::string("store_one ") + test::name_of(type) + " of " + std::to_string(values[l]));
+      check(ok,
+            std::string("store_one ") + test::name_of(type) + " of " + std::to_string(values[l]));
     }
   }
 }
@@ -79,7 +83,8 @@ void test_decode() {
       for (int l = 0; l < kLanes; ++l) {
         uint32_t code = test::code_at(block.data<uint8_t>(), v.value * kLanes + l, Bits);
         float expected = static_cast<float>(static_cast<double>(scale) * code + bias);
-        check(out[l] == expected, "decode of " + std::to_string(Bits) + " bits, lane " + std::to_string(l));
+        check(out[l] == expected,
+              "decode of " + std::to_string(Bits) + " bits, lane " + std::to_string(l));
       }
     });
   }

@@ -1,11 +1,10 @@
 // Every task runs once, from several threads at a time and while the number of threads changes.
 
-#include "cpu/thread_pool.h"
-
 #include <atomic>
 #include <thread>
 #include <vector>
 
+#include "cpu/thread_pool.h"
 #include "harness.h"
 
 using test::check;

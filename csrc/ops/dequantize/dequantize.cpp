@@ -17,8 +17,9 @@ mx::array make(const mx::array& w, const mx::array& scales, const mx::array& bia
 
 }  // namespace
 
-mx::array dequantize(const mx::array& w, const mx::array& scales, const std::optional<mx::array>& biases,
-                     std::optional<int> group_size, std::optional<int> bits, const std::string& mode,
+mx::array dequantize(const mx::array& w, const mx::array& scales,
+                     const std::optional<mx::array>& biases, std::optional<int> group_size,
+                     std::optional<int> bits, const std::string& mode,
                      const std::optional<mx::array>& global_scale, std::optional<mx::Dtype> dtype,
                      bool force_fused, mx::StreamOrDevice s) {
   auto stream = mx::to_stream(s);
@@ -34,11 +35,13 @@ mx::array dequantize(const mx::array& w, const mx::array& scales, const std::opt
     if (!mx::issubdtype(out, mx::floating)) {
       fail(kOp, "scales or biases", "be of a floating type", to_string(scales.dtype()));
     }
-    reason = fallback_reason(
-        format, stream, {{"scales", scales.dtype()}, {"biases", biases->dtype()}, {"the output", out}});
-    if (reason.empty()) return make(w, scales, *biases, format.group_size, format.bits, out, stream);
+    reason =
+        unsupported(backend_of(stream), format,
+                    {{"scales", scales.dtype()}, {"biases", biases->dtype()}, {"the output", out}});
+    if (reason.empty())
+      return make(w, scales, *biases, format.group_size, format.bits, out, stream);
   } else {
-    reason = fallback_reason(format, stream, {});
+    reason = unsupported(backend_of(stream), format, {});
   }
   take_fallback(kOp, stream, reason, force_fused);
   return mx::dequantize(w, scales, biases, group_size, bits, mode, global_scale, dtype, stream);
@@ -76,7 +79,8 @@ std::vector<mx::array> Dequantize::jvp(const std::vector<mx::array>& primals,
 
 std::vector<mx::array> Dequantize::vjp(const std::vector<mx::array>& primals,
                                        const std::vector<mx::array>& cotangents,
-                                       const std::vector<int>& argnums, const std::vector<mx::array>&) {
+                                       const std::vector<int>& argnums,
+                                       const std::vector<mx::array>&) {
   refuse_packed(kOp, 0, argnums);
   auto s = stream();
   auto grad = split_groups(mx::astype(cotangents[0], mx::float32, s), group_size_, s);
@@ -92,8 +96,8 @@ std::vector<mx::array> Dequantize::vjp(const std::vector<mx::array>& primals,
   return grads;
 }
 
-std::pair<std::vector<mx::array>, std::vector<int>> Dequantize::vmap(const std::vector<mx::array>& inputs,
-                                                                     const std::vector<int>& axes) {
+std::pair<std::vector<mx::array>, std::vector<int>> Dequantize::vmap(
+    const std::vector<mx::array>& inputs, const std::vector<int>& axes) {
   auto moved = with_batch_axis(inputs, axes, 0, stream());
   int n_batch = 1;
   for (const auto& a : moved) n_batch = a.shape(0) == 1 ? n_batch : a.shape(0);

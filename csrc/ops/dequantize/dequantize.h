@@ -4,8 +4,9 @@
 
 namespace mto {
 
-mx::array dequantize(const mx::array& w, const mx::array& scales, const std::optional<mx::array>& biases,
-                     std::optional<int> group_size, std::optional<int> bits, const std::string& mode,
+mx::array dequantize(const mx::array& w, const mx::array& scales,
+                     const std::optional<mx::array>& biases, std::optional<int> group_size,
+                     std::optional<int> bits, const std::string& mode,
                      const std::optional<mx::array>& global_scale, std::optional<mx::Dtype> dtype,
                      bool force_fused, mx::StreamOrDevice s);
 
@@ -25,7 +26,8 @@ class Dequantize : public mx::UnaryPrimitive {
                              const std::vector<mx::array>& tangents,
                              const std::vector<int>& argnums) override;
   std::vector<mx::array> vjp(const std::vector<mx::array>& primals,
-                             const std::vector<mx::array>& cotangents, const std::vector<int>& argnums,
+                             const std::vector<mx::array>& cotangents,
+                             const std::vector<int>& argnums,
                              const std::vector<mx::array>& outputs) override;
   std::pair<std::vector<mx::array>, std::vector<int>> vmap(const std::vector<mx::array>& inputs,
                                                            const std::vector<int>& axes) override;

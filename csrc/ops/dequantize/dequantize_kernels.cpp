@@ -1,5 +1,5 @@
-// out = fma(code, scale, bias) in float32, rounded once more to the output type. A row is a whole number
-// of groups, so the groups of all rows follow each other in memory.
+// out = fma(code, scale, bias) in float32, rounded once more to the output type. A row is a whole
+// number of groups, so the groups of all rows follow each other in memory.
 
 #include "ops/dequantize/dequantize_kernels.h"
 
@@ -16,7 +16,8 @@ void groups(const DequantizeParams& p, int64_t begin, int64_t end) {
     for (int64_t i = g * p.group_size; i < (g + 1) * p.group_size; i += kBlock) {
       const uint8_t* codes = p.w + affine_row_bytes(i, Bits);
       unroll<kVecsPerBlock>([&](auto v) {
-        store_as(p.out_type, p.out, i + v.value * kLanes, affine_decode<Bits, v.value>(codes, group));
+        store_as(p.out_type, p.out, i + v.value * kLanes,
+                 affine_decode<Bits, v.value>(codes, group));
       });
     }
   }

@@ -29,14 +29,15 @@ std::vector<mx::array> quantize(const mx::array& w, std::optional<int> group_siz
     }
     if (w.ndim() < 2) fail(kOp, "w", "have at least 2 dimensions", "shape " + to_string(w.shape()));
     if (w.shape(-1) % format.group_size != 0) {
-      fail(kOp, "w", "have a last dimension divisible by group_size " + std::to_string(format.group_size),
+      fail(kOp, "w",
+           "have a last dimension divisible by group_size " + std::to_string(format.group_size),
            "shape " + to_string(w.shape()));
     }
     if (global_scale) fail(kOp, "global_scale", "be None in mode \"affine\"", "an array");
-    reason = fallback_reason(format, stream, {{"w", w.dtype()}});
+    reason = unsupported(backend_of(stream), format, {{"w", w.dtype()}});
     if (reason.empty()) return make(w, format.group_size, format.bits, stream);
   } else {
-    reason = fallback_reason(format, stream, {});
+    reason = unsupported(backend_of(stream), format, {});
   }
   take_fallback(kOp, stream, reason, force_fused);
   return mx::quantize(w, group_size, bits, mode, global_scale, stream);
@@ -54,8 +55,8 @@ bool Quantize::is_equivalent(const mx::Primitive& other) const {
   return group_size_ == o.group_size_ && bits_ == o.bits_;
 }
 
-// Codes are piecewise constant, so scale and bias depend on w through the extremes of a group alone:
-// scale = edge / code of the edge, bias = edge. Equal extremes share.
+// Codes are piecewise constant, so scale and bias depend on w through the extremes of a group
+// alone: scale = edge / code of the edge, bias = edge. Equal extremes share.
 std::pair<mx::array, mx::array> Quantize::jacobians(const mx::array& w) {
   auto s = stream();
   auto groups = mx::stop_gradient(split_groups(mx::astype(w, mx::float32, s), group_size_, s), s);
@@ -74,14 +75,16 @@ std::pair<mx::array, mx::array> Quantize::jacobians(const mx::array& w) {
   auto negative = mx::greater(mx::abs(low, s), mx::abs(high, s), s);
   auto edge = mx::where(negative, low, high, s);
   auto size = mx::maximum(spread, floor, s);
-  auto code = mx::round(mx::divide(edge, mx::where(negative, size, mx::negative(size, s), s), s), s);
+  auto code =
+      mx::round(mx::divide(edge, mx::where(negative, size, mx::negative(size, s), s), s), s);
   auto live = mx::not_equal(code, zero, s);
   auto of_edge = mx::where(live, mx::where(negative, of_low, of_high, s), zero, s);
   return {mx::divide(of_edge, mx::where(live, code, mx::array(1.0f), s), s), of_edge};
 }
 
 std::vector<mx::array> Quantize::jvp(const std::vector<mx::array>& primals,
-                                     const std::vector<mx::array>& tangents, const std::vector<int>&) {
+                                     const std::vector<mx::array>& tangents,
+                                     const std::vector<int>&) {
   auto s = stream();
   const auto& w = primals[0];
   auto tangent = split_groups(mx::astype(tangents[0], mx::float32, s), group_size_, s);
@@ -93,8 +96,8 @@ std::vector<mx::array> Quantize::jvp(const std::vector<mx::array>& primals,
 }
 
 std::vector<mx::array> Quantize::vjp(const std::vector<mx::array>& primals,
-                                     const std::vector<mx::array>& cotangents, const std::vector<int>&,
-                                     const std::vector<mx::array>&) {
+                                     const std::vector<mx::array>& cotangents,
+                                     const std::vector<int>&, const std::vector<mx::array>&) {
   auto s = stream();
   auto [of_scale, of_bias] = jacobians(primals[0]);
   auto term = [&](const mx::array& jacobian, const mx::array& cotangent) {
@@ -105,8 +108,8 @@ std::vector<mx::array> Quantize::vjp(const std::vector<mx::array>& primals,
   return {mx::astype(mx::flatten(grad, -2, -1, s), primals[0].dtype(), s)};
 }
 
-std::pair<std::vector<mx::array>, std::vector<int>> Quantize::vmap(const std::vector<mx::array>& inputs,
-                                                                   const std::vector<int>& axes) {
+std::pair<std::vector<mx::array>, std::vector<int>> Quantize::vmap(
+    const std::vector<mx::array>& inputs, const std::vector<int>& axes) {
   auto w = mx::moveaxis(inputs[0], axes[0], 0, stream());
   return {make(w, group_size_, bits_, stream()), {0, 0, 0}};
 }

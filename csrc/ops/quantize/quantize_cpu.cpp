@@ -11,7 +11,8 @@
 namespace mto {
 namespace {
 
-// Encoding a value costs some ten times as much as decoding it: tasks are shorter than those of dequantize.
+// Encoding a value costs some ten times as much as decoding it: tasks are shorter than those of
+// dequantize.
 constexpr int64_t kTaskValues = 1 << 12;
 
 }  // namespace

@@ -1,5 +1,5 @@
-// One group at a time: extremes, scale and bias, codes, packed codes; float32 throughout. Scale and bias
-// are rounded once to the type of w when they are stored.
+// One group at a time: extremes, scale and bias, codes, packed codes; float32 throughout. Scale and
+// bias are rounded once to the type of w when they are stored.
 
 #include "ops/quantize/quantize_kernels.h"
 

@@ -42,8 +42,8 @@ mx::array mlx_quantized_matmul(const mx::array& x, const mx::array& w, const mx:
   if (x.ndim() > 1 && x.ndim() < w.ndim()) {
     mx::Shape shape(w.ndim() - x.ndim(), 1);
     shape.insert(shape.end(), x.shape().begin(), x.shape().end());
-    return mlx_quantized_matmul(mx::reshape(x, shape, s), w, scales, biases, transpose, group_size, bits,
-                                mode, s);
+    return mlx_quantized_matmul(mx::reshape(x, shape, s), w, scales, biases, transpose, group_size,
+                                bits, mode, s);
   }
   if (x.size() != 0 && w.size() != 0) {
     return mx::quantized_matmul(x, w, scales, biases, transpose, group_size, bits, mode, s);
@@ -70,18 +70,20 @@ mx::array quantized_matmul(const mx::array& x, const mx::array& w, const mx::arr
   auto stream = mx::to_stream(s);
   auto format = check_format(kOp, mode, group_size, bits);
   if (!format.affine()) {
-    take_fallback(kOp, stream, fallback_reason(format, stream, {}), force_fused);
+    take_fallback(kOp, stream, unsupported(backend_of(stream), format, {}), force_fused);
     return mlx_quantized_matmul(x, w, scales, biases, transpose, group_size, bits, mode, stream);
   }
   int n_values = check_affine_operands(kOp, w, scales, biases, format);
   check_inner(x, w, n_values, transpose);
   auto matrix = x.ndim() == 1 ? mx::expand_dims(x, 0, stream) : x;
   check_batch(matrix, w);
-  auto reason = fallback_reason(
-      format, stream, {{"x", x.dtype()}, {"scales", scales.dtype()}, {"biases", biases->dtype()}});
+  auto reason =
+      unsupported(backend_of(stream), format,
+                  {{"x", x.dtype()}, {"scales", scales.dtype()}, {"biases", biases->dtype()}});
   if (!reason.empty()) {
     take_fallback(kOp, stream, reason, force_fused);
-    auto out = mlx_quantized_matmul(matrix, w, scales, biases, transpose, group_size, bits, mode, stream);
+    auto out =
+        mlx_quantized_matmul(matrix, w, scales, biases, transpose, group_size, bits, mode, stream);
     return x.ndim() == 1 ? mx::squeeze(out, -2, stream) : out;
   }
   auto primitive =
@@ -134,7 +136,8 @@ std::vector<mx::array> QuantizedMatmul::jvp(const std::vector<mx::array>& primal
   return {terms.size() == 1 ? terms[0] : mx::add(terms[0], terms[1], stream())};
 }
 
-// With G the gradient of the decoded matrix: d scale = sum over its group of G * code, d bias = sum of G.
+// With G the gradient of the decoded matrix: d scale = sum over its group of G * code, d bias = sum
+// of G.
 std::pair<mx::array, mx::array> QuantizedMatmul::scales_grad(const std::vector<mx::array>& primals,
                                                              const mx::array& cotangent) {
   auto s = stream();
@@ -184,7 +187,8 @@ std::pair<std::vector<mx::array>, std::vector<int>> QuantizedMatmul::vmap(
   for (size_t i = 0; i < inputs.size(); ++i) {
     n_dims = std::max(n_dims, static_cast<int>(inputs[i].ndim()) - (axes[i] >= 0 ? 1 : 0));
   }
-  // Unmapped matrices stay as they are: they broadcast, and one matrix for all rows is the fast case.
+  // Unmapped matrices stay as they are: they broadcast, and one matrix for all rows is the fast
+  // case.
   auto moved = with_batch_axis(inputs, axes, n_dims, stream());
   for (size_t i = 1; i < inputs.size(); ++i) {
     if (axes[i] < 0) moved[i] = inputs[i];

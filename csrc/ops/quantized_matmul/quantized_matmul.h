@@ -21,7 +21,8 @@ class QuantizedMatmul : public mx::UnaryPrimitive {
                              const std::vector<mx::array>& tangents,
                              const std::vector<int>& argnums) override;
   std::vector<mx::array> vjp(const std::vector<mx::array>& primals,
-                             const std::vector<mx::array>& cotangents, const std::vector<int>& argnums,
+                             const std::vector<mx::array>& cotangents,
+                             const std::vector<int>& argnums,
                              const std::vector<mx::array>& outputs) override;
   std::pair<std::vector<mx::array>, std::vector<int>> vmap(const std::vector<mx::array>& inputs,
                                                            const std::vector<int>& axes) override;

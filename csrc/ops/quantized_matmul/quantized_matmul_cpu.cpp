@@ -43,7 +43,8 @@ class Launch {
   }
 
   void run(int64_t n_tasks, const std::function<void(int64_t)>& task) const {
-    if (params_.m * params_.n * params_.k * n_batch_ >= kSerialWork) return parallel_for(n_tasks, task);
+    if (params_.m * params_.n * params_.k * n_batch_ >= kSerialWork)
+      return parallel_for(n_tasks, task);
     for (int64_t i = 0; i < n_tasks; ++i) task(i);
   }
 
@@ -69,7 +70,7 @@ class Launch {
       int64_t row = task % n_rows * kTileRows, col = task / n_rows % n_cols * cols;
       auto params = batch(task / (n_rows * n_cols));
       kernels_.tile(params, {row, std::min(row + kTileRows, params.m)},
-                   {col, std::min(col + cols, params.n)});
+                    {col, std::min(col + cols, params.n)});
     });
   }
 

@@ -1,10 +1,10 @@
 // y = x @ dequantize(w).T (transposed) or x @ dequantize(w), weights decoded in registers or cache.
 //
-// Accumulation is in float32. Transposed: lane l of a vector sums k = l, l + kLanes, .. in that order,
-// then the lanes are added by reduce4. Not transposed: each output sums k = 0, 1, .. in that order.
-// A weight is fma(code, scale, bias), rounded once to float32; x is converted to float32 exactly; the sum
-// is rounded once to the type of y. Blocking after Goto and van de Geijn, "Anatomy of high-performance
-// matrix multiplication", ACM TOMS 34(3), 2008.
+// Accumulation is in float32. Transposed: lane l of a vector sums k = l, l + kLanes, .. in that
+// order, then the lanes are added by reduce4. Not transposed: each output sums k = 0, 1, .. in that
+// order. A weight is fma(code, scale, bias), rounded once to float32; x is converted to float32
+// exactly; the sum is rounded once to the type of y. Blocking after Goto and van de Geijn, "Anatomy
+// of high-performance matrix multiplication", ACM TOMS 34(3), 2008.
 
 #include "ops/quantized_matmul/quantized_matmul_kernels.h"
 
@@ -20,11 +20,13 @@ namespace {
 using Params = QuantizedMatmulParams;
 
 constexpr int kCols = 4;  // columns of the transposed inner kernels, as many as reduce4 takes
-// Rows of the inner kernels: kRows x 4 sums, and the operands, fill the registers (32, or 16 on AVX2).
+// Rows of the inner kernels: kRows x 4 sums, and the operands, fill the registers (32, or 16 on
+// AVX2).
 constexpr int kRows = kLanes == 8 ? 3 : 6;
 constexpr int kFewRows = kLanes == 8 ? 2 : 4;
 
-// Scales and biases of one row of the packed matrix as float32: in place where they are, else converted.
+// Scales and biases of one row of the packed matrix as float32: in place where they are, else
+// converted.
 struct RowScales {
   const float* scales;
   const float* biases;
@@ -33,13 +35,13 @@ struct RowScales {
     scales = as_float(p.scales_type, p.scales, index, n, scratch);
     biases = as_float(p.biases_type, p.biases, index, n, scratch + n);
   }
-  static const float* as_float(FloatType type, const void* base, int64_t index, int64_t n, float* out) {
+  static const float* as_float(FloatType type, const void* base, int64_t index, int64_t n,
+                               float* out) {
     if (type == FloatType::kFloat32) return static_cast<const float*>(base) + index;
     convert_to_float(type, base, index, n, out);
     return out;
   }
 };
-
 
 // Four columns; those past the end repeat the last one and are not stored.
 template <int Bits>
@@ -56,7 +58,8 @@ struct Columns {
     for (int c = 0; c < kCols; ++c) {
       int64_t row = std::min(col + c, p.n - 1);
       w[c] = p.w + affine_row_bytes(row * p.k + first, Bits);
-      RowScales s(p, row, first / p.group_size, p.k / p.group_size, n_groups, scratch + 2 * c * n_groups);
+      RowScales s(p, row, first / p.group_size, p.k / p.group_size, n_groups,
+                  scratch + 2 * c * n_groups);
       scales[c] = s.scales;
       biases[c] = s.biases;
     }
@@ -108,15 +111,17 @@ MTO_FLAT void few_rows_t(const Params& p, const float* x, Range n) {
   }
 }
 
-// Partial sums of Rows x 4 outputs over one block of k. `partial` holds them between blocks. x and w are
-// interleaved: vector i of all rows (columns), then vector i + 1, so that both are read front to back.
+// Partial sums of Rows x 4 outputs over one block of k. `partial` holds them between blocks. x and
+// w are interleaved: vector i of all rows (columns), then vector i + 1, so that both are read front
+// to back.
 template <int Rows>
-MTO_FLAT void inner_t(const Params& p, const float* x, const float* w, int64_t depth, float* partial,
-                      bool first, bool last, int64_t row, int64_t col) {
+MTO_FLAT void inner_t(const Params& p, const float* x, const float* w, int64_t depth,
+                      float* partial, bool first, bool last, int64_t row, int64_t col) {
   Vec sums[Rows][kCols];
   unroll<Rows>([&](auto r) {
     unroll<kCols>([&](auto c) {
-      sums[r.value][c.value] = first ? zero() : load(partial + (r.value * kCols + c.value) * kLanes);
+      sums[r.value][c.value] =
+          first ? zero() : load(partial + (r.value * kCols + c.value) * kLanes);
     });
   });
   for (int64_t i = 0; i < depth / kLanes; ++i, x += kRows * kLanes, w += kCols * kLanes) {
@@ -159,7 +164,8 @@ inline void interleave_rows(const Params& p, Range m, int64_t k0, int64_t depth,
 
 template <int Bits>
 MTO_FLAT void tile_t(const Params& p, Range m, Range n) {
-  // x block, decoded columns, scales of four columns, partial sums; the last rows may be fewer than kRows.
+  // x block, decoded columns, scales of four columns, partial sums; the last rows may be fewer than
+  // kRows.
   constexpr int64_t kX = (kTileRows + kRows) * kTileDepth, kW = kCols * kTileDepth;
   constexpr int64_t kScales = 8 * kTileDepth / 32;
   constexpr int64_t kPartial = (kTileRows + kRows) * kTileCols * kLanes;
@@ -209,7 +215,10 @@ struct RowBlock {
   static constexpr int64_t kScratch = 2 * kTileDepthN * kFewRowsColsN / 32;
 
   RowBlock(const Params& params, Range columns, int64_t first_row, int64_t n_rows, float* scratch)
-      : p(params), n(columns), row(first_row), n_groups((columns.end - columns.begin) / p.group_size) {
+      : p(params),
+        n(columns),
+        row(first_row),
+        n_groups((columns.end - columns.begin) / p.group_size) {
     int64_t all_groups = p.n / p.group_size, first = n.begin / p.group_size;
     gather(p.scales_type, p.scales, all_groups, row, n_rows, first, n_groups, scratch);
     scales = scratch;
@@ -255,7 +264,8 @@ template <int Bits, int Rows>
 MTO_FLAT void few_rows_n(const Params& p, const float* x, Range n) {
   int64_t width = n.end - n.begin;
   constexpr int64_t kSums = Rows * kFewRowsColsN;
-  auto sums = static_cast<float*>(thread_scratch((kSums + RowBlock<Bits>::kScratch) * sizeof(float)));
+  auto sums =
+      static_cast<float*>(thread_scratch((kSums + RowBlock<Bits>::kScratch) * sizeof(float)));
   std::fill(sums, sums + kSums, 0.0f);
   for (int64_t k0 = 0; k0 < p.k; k0 += kTileDepthN) {
     int64_t depth = std::min(kTileDepthN, p.k - k0);
@@ -344,7 +354,8 @@ MTO_FLAT void tile_n(const Params& p, Range m, Range n) {
     }
   }
   for (int64_t r = 0; r < rows; ++r) {
-    convert_from_float(p.x_type, partial + r * kTileColsN, width, p.y, (m.begin + r) * p.n + n.begin);
+    convert_from_float(p.x_type, partial + r * kTileColsN, width, p.y,
+                       (m.begin + r) * p.n + n.begin);
   }
 }
 
@@ -357,10 +368,13 @@ void few_rows(const Params& p, const float* x, Range n) {
 }
 
 void tile(const Params& p, Range m, Range n) {
-  dispatch_affine_bits(p.bits, [&]<int Bits>() { (p.transpose ? tile_t<Bits> : tile_n<Bits>)(p, m, n); });
+  dispatch_affine_bits(p.bits,
+                       [&]<int Bits>() { (p.transpose ? tile_t<Bits> : tile_n<Bits>)(p, m, n); });
 }
 
-void convert(FloatType type, const void* x, int64_t n, float* out) { convert_to_float(type, x, 0, n, out); }
+void convert(FloatType type, const void* x, int64_t n, float* out) {
+  convert_to_float(type, x, 0, n, out);
+}
 
 }  // namespace
 

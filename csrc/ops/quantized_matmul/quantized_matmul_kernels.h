@@ -9,8 +9,9 @@ struct Range {
   int64_t begin, end;
 };
 
-// The CPU kernels of one instruction set. All of them add the products of one output in the same order
-// over k, so which one computes an output, and beside which other rows, does not change its bits.
+// The CPU kernels of one instruction set. All of them add the products of one output in the same
+// order over k, so which one computes an output, and beside which other rows, does not change its
+// bits.
 struct QuantizedMatmulKernels {
   // At most `few_rows` rows; x_f32 is x as float32 [m, k]; computes the columns of `n`.
   void (*few_rows)(const QuantizedMatmulParams& params, const float* x_f32, Range n);

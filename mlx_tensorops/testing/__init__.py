@@ -1,0 +1,1 @@
+"""Tools for the test suites of programs that use MLX."""
