@@ -9,6 +9,9 @@ else
 EXTRAS := test,demo
 endif
 
+export ZIG_GLOBAL_CACHE_DIR := $(CURDIR)/build/zig
+export ZIG_LOCAL_CACHE_DIR := $(CURDIR)/build/zig
+
 SOURCES := CMakeLists.txt pyproject.toml $(shell find cmake csrc metal mlx_tensorops -type f \
 	! -path '*/__pycache__/*' ! -path 'cmake/macos-cross/*' ! -path 'cmake/arm64-linux/*' \
 	! -name '_ext*.so' ! -name '_build_info.py' 2>/dev/null)
@@ -59,7 +62,8 @@ lint: $(VENV)/.developing ## formatting, style, and the CI configuration
 	$(BIN)/yamllint --strict .github .pre-commit-config.yaml .yamllint.yaml
 	$(BIN)/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
 	$(BIN)/zizmor --offline --quiet .github
-	$(BIN)/python cmake/check_cibuildwheel.py
+	$(BIN)/cibuildwheel --print-build-identifiers --platform linux --archs x86_64,aarch64
+	$(BIN)/cibuildwheel --print-build-identifiers --platform macos --archs arm64
 
 types: $(VENV)/.developing ## mypy, strict
 	$(BIN)/mypy
@@ -83,8 +87,14 @@ define kernel_tests
 	$(BIN)/cmake -G Ninja -S . -B build/kernel-tests-$(1) -DMTO_KERNEL_TESTS=ON \
 		-DCMAKE_BUILD_TYPE=Release -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja $(2)
 	$(BIN)/cmake --build build/kernel-tests-$(1)
-	$(BIN)/ctest --test-dir build/kernel-tests-$(1) --output-on-failure --no-tests=error
+	$(BIN)/ctest --test-dir build/kernel-tests-$(1)/tests/cpp --output-on-failure --no-tests=error
 endef
+
+docs: $(VENV)/.developing ## write SUPPORT.md and mlx_tensorops/_ext.pyi anew
+	$(BIN)/python tools/generate_docs.py
+
+docs-check: $(VENV)/.developing ## fail if SUPPORT.md or mlx_tensorops/_ext.pyi is stale
+	$(BIN)/python tools/generate_docs.py --check
 
 bench: $(VENV)/.installed ## the benchmarks, as machine-readable rows
 	$(BIN)/python benchmarks/run.py $(BENCH_ARGS)

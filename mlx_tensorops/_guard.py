@@ -70,7 +70,7 @@ def _import_extension(build: ModuleType, core: ModuleType) -> ModuleType:
         _fail_foreign_types(build, core)
     # The loader's own text names the cause well, unless that is a mangled C++ name.
     if "undefined symbol" in reason or "Symbol not found" in reason:
-        reason = "that libmlx lacks functions which its release has"
+        reason = "that a function is missing which the build had"
     _fail(
         f"its compiled part does not load beside {core.__file__}: expected the libmlx of "
         f"mlx {build.MLX_VERSION}, found {reason}",

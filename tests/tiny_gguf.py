@@ -8,7 +8,16 @@ from tokenizers import pre_tokenizers
 
 HIDDEN, FFN, N_LAYERS, N_HEADS, N_KV_HEADS = 64, 96, 2, 4, 2
 HEAD_DIM = HIDDEN // N_HEADS
-MERGES = ["Ġ t", "h e", "Ġt he", "i n", "Ġ a", "Ġa n", "Ġan d", "Ġ Ġ"]
+MERGES = [
+    "\u0120 t",
+    "h e",
+    "\u0120t he",
+    "i n",
+    "\u0120 a",
+    "\u0120a n",
+    "\u0120an d",
+    "\u0120 \u0120",
+]
 TOKENS = [
     *("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<tool>"),
     *sorted(pre_tokenizers.ByteLevel.alphabet()),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
 from typing import Annotated
@@ -64,7 +65,7 @@ def stub() -> str:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "_ext.pyi"
         path.write_text(generator.get())
-        subprocess.run(["ruff", "format", "--quiet", str(path)], check=True)
+        subprocess.run([sys.executable, "-m", "ruff", "format", "--quiet", str(path)], check=True)
         return path.read_text()
 
 

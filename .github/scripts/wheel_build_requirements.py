@@ -1,8 +1,8 @@
 """Install what pyproject.toml asks for to build, in an image that is too old to run MLX.
 
-MLX's Linux wheels need glibc 2.35, which no x86-64 or arm64 manylinux image has, so pip refuses them
-there. To build, only their headers and link names are needed: they are installed as for a newer
-machine. The wheel that comes out is tagged as MLX's are.
+MLX's Linux wheels need glibc 2.35, which no x86-64 or arm64 manylinux image has, so pip refuses
+them there. To build, only their headers and link names are needed: they are installed as for a
+newer machine. The wheel that comes out is tagged as MLX's are.
 """
 
 import platform
@@ -14,6 +14,7 @@ import tomli
 
 
 def main() -> None:
+    """Install everything into the environment of the running Python."""
     with open("pyproject.toml", "rb") as file:
         requirements = tomli.load(file)["build-system"]["requires"]
     mlx = [requirement for requirement in requirements if requirement.startswith("mlx")]

@@ -5,7 +5,7 @@ For each macOS version: fetch Apple's build of MLX with pip, configure the proje
 CMakeLists.txt with the toolchain beside this file, link without leaving any symbol for run time,
 and check the result.
 
-Usage: build.py [--macos VERSION]... [--self-test] [--list]
+Usage: build.py [--macos VERSION]... [--self-test]
 Needs: pip install ziglang lief nanobind cmake ninja
 """
 
@@ -41,7 +41,7 @@ def main() -> int:
         project.build()
         expected = report.Expected.of(project)
         extension = macho.read(project.extension())
-        report.show(extension, macos, options.list)
+        report.show(extension, macos, project.folder / "symbols.txt")
         found = report.problems(extension, expected)
         if options.self_test:
             found += selftest.run(project, expected)
@@ -62,7 +62,6 @@ def _parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--self-test", action="store_true", help="plant missing symbols; each must be noticed"
     )
-    parser.add_argument("--list", action="store_true", help="name every imported symbol")
     return parser.parse_args()
 
 

@@ -1,5 +1,5 @@
-// The self-test links this in: one name that each library of the link does not have, kept alive by a
-// constructor. A link that accepts any of them is not strict.
+// The self-test links this in: one name that each library of the link does not have, kept alive by
+// a constructor. A link that accepts any of them is not strict.
 
 namespace mlx::core::metal {
 bool is_nax_available();  // in MLX's headers, but not exported from libmlx.dylib

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import shutil
@@ -110,15 +111,20 @@ class Project:
 
     def _write_tool(self, name: str, command: Sequence[str | Path]) -> None:
         path = self.compiler.parent / name
-        caches = f"ZIG_GLOBAL_CACHE_DIR={shlex.quote(str(self.cache / 'zig'))}"
-        caches += f" ZIG_LOCAL_CACHE_DIR={shlex.quote(str(self.cache / 'zig'))}"
         words = shlex.join(str(word) for word in command)
-        path.write_text(f'#!/bin/sh\nexport {caches}\nexec {words} "$@"\n')
+        path.write_text(f'#!/bin/sh\nexec {words} "$@"\n')
         path.chmod(0o755)
 
     def _run(self, command: Sequence[str | Path]) -> None:
         words = [str(word) for word in command]
-        result = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        zig_cache = os.environ.get("ZIG_GLOBAL_CACHE_DIR", str(self.cache / "zig"))
+        result = subprocess.run(
+            words,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env=os.environ | {"ZIG_GLOBAL_CACHE_DIR": zig_cache, "ZIG_LOCAL_CACHE_DIR": zig_cache},
+        )
         if result.returncode != 0:
             raise BuildError(f"{shlex.join(words)}\n{result.stdout}")
 

@@ -1,5 +1,6 @@
 // What CPython's public headers ask of the platform, answered for macOS arm64 (LP64, pthreads).
-// Written for this project; it replaces the build machine's own pyconfig.h in a copy of its headers.
+// Written for this project; it replaces the build machine's own pyconfig.h in a copy of its
+// headers.
 #ifndef Py_PYCONFIG_H
 #define Py_PYCONFIG_H
 #define SIZEOF_VOID_P 8

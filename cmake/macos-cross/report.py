@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import macho
 from macho import MachO
@@ -64,13 +65,15 @@ def _unresolved(extension: MachO, expected: Expected) -> list[str]:
     return found
 
 
-def show(extension: MachO, macos: str, list_names: bool) -> None:
-    """Print what ``extension`` is and how many symbols it takes from each library."""
+def show(extension: MachO, macos: str, names_file: Path) -> None:
+    """Print how many symbols ``extension`` takes from each library, and write their names down."""
     print(f"macOS {macos}: {extension.path}")
     print(f"  arm64 {extension.file_type}, {' '.join(sorted(extension.flags))}")
     print(f"  nanobind {' '.join(sorted(extension.nanobind_keys))}")
+    lines = []
     for library, names in extension.imports.items():
         print(f"  {len(names):4d} symbols from {library}")
-        for name in sorted(names) if list_names else ():
-            print(f"         {name}")
+        lines += [library, *(f"  {name}" for name in sorted(names))]
     print(f"  {len(extension.unbound):4d} unresolved")
+    names_file.write_text("\n".join(lines) + "\n")
+    print(f"  their names: {names_file}", flush=True)

@@ -1,5 +1,6 @@
 #include "common/counters.h"
 
+#include <functional>
 #include <map>
 #include <mutex>
 
@@ -9,13 +10,15 @@ namespace {
 using Key = std::tuple<std::string, std::string, std::string>;
 
 std::mutex mutex;
-std::map<Key, int64_t> counts;
+std::map<Key, int64_t, std::less<>> counts;
 
 }  // namespace
 
 void count(std::string_view op, std::string_view backend, std::string_view outcome) {
   std::lock_guard<std::mutex> lock(mutex);
-  ++counts[Key(op, backend, outcome)];
+  auto at = counts.find(std::tie(op, backend, outcome));
+  if (at == counts.end()) at = counts.emplace(Key(op, backend, outcome), 0).first;
+  ++at->second;
 }
 
 std::vector<Counter> counters() {

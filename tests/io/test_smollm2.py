@@ -18,7 +18,9 @@ TEXTS = [
     "What is the capital of France, and what is it known for?",
     "In 1492 Columbus sailed; 3.14159 is not 22/7, is it? It's we'll they've I'd",
     "def f(x):\n    return x ** 2  # two   spaces\r\n\tthe end ",
-    "naïve café — “quotes” … 漢字かな 한국어 🙂👩‍👩‍👧 ½ ²",
+    "na\u00efve caf\u00e9 \u2014 \u201cquotes\u201d \u2026 "
+    "\u6f22\u5b57\u304b\u306a \ud55c\uad6d\uc5b4 "
+    "\U0001f642\U0001f469\u200d\U0001f469\u200d\U0001f467 \u00bd \u00b2",
     "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n",
 ]
 

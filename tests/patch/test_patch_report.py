@@ -3,7 +3,6 @@
 import mlx.core as mx
 import mlx.nn as nn
 import pytest
-from safe_compile import failure as compile_failure
 from tiny_models import TinyModel, mixed_bits, tiny_llama
 
 import mlx_tensorops as mto
@@ -68,9 +67,7 @@ def test_summary_of_a_mixed_model():
     assert "never called" not in text
 
 
-def test_summary_points_at_modules_that_never_ran():
-    if reason := compile_failure():
-        pytest.skip(reason)
+def test_summary_points_at_modules_that_never_ran(tracing):
     model = TinyModel()
     traced = mx.compile(model)
     mx.eval(traced(TOKENS))
@@ -80,9 +77,7 @@ def test_summary_points_at_modules_that_never_ran():
     assert "never called: 3 (a function that mx.compile traced before patch()" in str(mto.report())
 
 
-def test_function_compiled_while_patched_runs_our_ops():
-    if reason := compile_failure():
-        pytest.skip(reason)
+def test_function_compiled_while_patched_runs_our_ops(tracing):
     model = TinyModel()
     expected = model(TOKENS)
     with mto.patched(model):

@@ -11,7 +11,6 @@ from mlx.utils import tree_flatten
 from mlx_lm.tuner.lora import LoRALinear
 from mlx_lm.tuner.trainer import default_loss, grad_checkpoint
 from mlx_lm.tuner.utils import linear_to_lora_layers, remove_lora_layers
-from safe_compile import failure as compile_failure
 from tiny_models import VOCABULARY, tiny_llama
 
 import mlx_tensorops as mto
@@ -145,10 +144,7 @@ def test_checkpointed_layers_recompute_through_our_ops(batch, monkeypatch):
     assert (mto.report().total_fused, mto.report().total_fallbacks) == (2 * 14 + 2, 0)
 
 
-def test_compiled_training_follows_the_unpatched_course(batch):
-    if reason := compile_failure():
-        pytest.skip(reason)
-
+def test_compiled_training_follows_the_unpatched_course(batch, tracing):
     def train(is_patched: bool) -> list[float]:
         model = with_adapters(tiny_llama())
         if is_patched:

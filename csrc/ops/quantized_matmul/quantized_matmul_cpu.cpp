@@ -108,6 +108,7 @@ void QuantizedMatmul::eval_cpu(const std::vector<mx::array>& inputs, mx::array& 
   mx::Shape batch(out.shape().begin(), out.shape().end() - 2);
   int64_t n_batch = out.size() / (params.m * params.n);
   std::vector<Matrices> operands;
+  operands.reserve(inputs.size());
   for (const auto& input : inputs) operands.emplace_back(input, batch, stream());
   bool one_matrix = operands[1].shared() && operands[2].shared() && operands[3].shared();
   if (n_batch > 1 && one_matrix && operands[0].dense()) {
