@@ -12,7 +12,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-sys.path.insert(0, str(Path(__file__).parent.parent))
+# Behind the installed package: the source tree has no compiled part.
+sys.path.append(str(Path(__file__).parent.parent))
 
 from benchmarks import harness  # noqa: E402
 

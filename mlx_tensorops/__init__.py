@@ -1,4 +1,4 @@
-"""Wider, differentiable quantized ops for MLX, and patches that route mlx-lm models through them."""
+"""Wider, differentiable quantized ops for MLX, and patches that route models through them."""
 
 from mlx_tensorops import _guard
 

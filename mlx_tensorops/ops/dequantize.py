@@ -43,8 +43,8 @@ def dequantize(
         ``(..., n)`` of ``dtype``.
 
     Raises:
-        ValueError: an unsupported mode, bits, group size or dtype, shapes that do not fit each other,
-            or a call that no kernel of this package covers while ``force_fused``.
+        ValueError: an unsupported mode, bits, group size or dtype, shapes that do not fit each
+            other, or a call that no kernel of this package covers while ``force_fused``.
 
     Example:
         >>> w = mto.dequantize(*mto.quantize(mx.random.normal((8, 64))))

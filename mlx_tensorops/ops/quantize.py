@@ -26,9 +26,10 @@ def quantize(
         scale = edge / round(edge / s),  bias = edge      (bias = 0, scale = s if that rounds to 0)
         code = clip(round((w - bias) / scale), 0, 2^bits - 1)
 
-    With 1 bit, ``scale = high - low`` and ``bias = low``. The arithmetic is float32. Codes are packed
-    in one stream of bits a row, least significant bit first. Scales and biases have gradients with
-    respect to ``w`` through the extremes, which equal elements share; the codes have none.
+    With 1 bit, ``scale = high - low`` and ``bias = low``. The arithmetic is float32. Codes are
+    packed in one stream of bits a row, least significant bit first. Scales and biases have
+    gradients with respect to ``w`` through the extremes, which equal elements share; the codes
+    have none.
 
     Args:
         w: ``(..., n)``, at least 2 dimensions, float32, float16 or bfloat16; n a multiple of
@@ -42,12 +43,12 @@ def quantize(
         stream: Stream or device to run on. Default: the default one.
 
     Returns:
-        ``(w_q, scales, biases)``: ``w_q`` uint32 ``(..., n * bits / 32)``; ``scales`` and ``biases``
-        ``(..., n / group_size)`` of the dtype of ``w``. The other modes have no biases.
+        ``(w_q, scales, biases)``: ``w_q`` uint32 ``(..., n * bits / 32)``; ``scales`` and
+        ``biases`` ``(..., n / group_size)`` of the dtype of ``w``. The other modes have no biases.
 
     Raises:
-        ValueError: an unsupported mode, bits, group size, dtype or shape, or a call that no kernel of
-            this package covers while ``force_fused``.
+        ValueError: an unsupported mode, bits, group size, dtype or shape, or a call that no kernel
+            of this package covers while ``force_fused``.
 
     Example:
         >>> w_q, scales, biases = mto.quantize(mx.random.normal((8, 64)))

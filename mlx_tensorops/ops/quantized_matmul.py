@@ -23,33 +23,35 @@ def quantized_matmul(
 ) -> mx.array:
     """Multiply by a quantized matrix: ``y = x @ W.T`` (or ``x @ W``), ``W = scale * code + bias``.
 
-    The weights are decoded in registers and cache, never in memory. Products are summed in float32, in
-    one order whatever the number of rows or threads: a row of a batch has the bits of that row alone.
-    Differentiable in x, scales and biases (not in the codes), to any order; vmappable in all inputs.
+    The weights are decoded in registers and cache, never in memory. Products are summed in
+    float32, in one order whatever the number of rows or threads: a row of a batch has the bits of
+    that row alone. Differentiable in x, scales and biases (not in the codes), to any order;
+    vmappable in all inputs.
 
     Args:
         x: ``(..., M, K)`` or ``(K,)``, float32, float16 or bfloat16. Leading dimensions broadcast
             with those of ``w``.
-        w: Packed codes, uint32: of a matrix ``(..., N, K)`` when ``transpose``, else ``(..., K, N)``,
-            quantized along the last axis.
-        scales: ``w``'s leading dimensions and one value a group; float32, float16 or bfloat16, which
-            need not be the dtype of ``x``.
+        w: Packed codes, uint32: of a matrix ``(..., N, K)`` when ``transpose``, else ``(..., K,
+            N)``, quantized along the last axis.
+        scales: ``w``'s leading dimensions and one value a group; float32, float16 or bfloat16,
+            which need not be the dtype of ``x``.
         biases: The shape of ``scales``, any of these dtypes. Required in mode ``"affine"``.
         transpose: Whether ``w`` is used transposed. Default: ``True``.
         group_size: Values that share a scale: 32, 64 or 128. Default: 64.
         bits: Bits of a code: 1, 2, 3, 4, 5, 6 or 8. Default: 4.
         mode: ``"affine"``; ``"mxfp4"``, ``"mxfp8"`` and ``"nvfp4"`` are given to
             ``mx.quantized_matmul``, with the defaults of that op.
-        force_fused: Raise instead of giving the call to ``mx.quantized_matmul``. Default: ``False``.
+        force_fused: Raise instead of giving the call to ``mx.quantized_matmul``. Default:
+            ``False``.
         stream: Stream or device to run on. Default: the default one.
 
     Returns:
-        ``(..., M, N)`` of the dtype of ``x``. (``mx.quantized_matmul`` returns the result type of x,
-        scales and biases: float32 for a bfloat16 x with float32 scales.)
+        ``(..., M, N)`` of the dtype of ``x``. (``mx.quantized_matmul`` returns the result type of
+        x, scales and biases: float32 for a bfloat16 x with float32 scales.)
 
     Raises:
-        ValueError: an unsupported mode, bits, group size or dtype, shapes that do not fit each other,
-            or a call that no kernel of this package covers while ``force_fused``.
+        ValueError: an unsupported mode, bits, group size or dtype, shapes that do not fit each
+            other, or a call that no kernel of this package covers while ``force_fused``.
 
     Example:
         >>> w_q, scales, biases = mto.quantize(mx.random.normal((32, 64)))
