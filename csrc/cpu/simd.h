@@ -7,11 +7,17 @@
 //   zero, broadcast, load, store   float32 memory, any alignment
 //   load_as, store_as              memory of a FloatType; index in elements; rounds to nearest even
 //   fma(a, b, c)                   a * b + c
+//   sub, div                       a - b, a / b, rounded once
+//   min(a, b), max(a, b)           a where a < b (a > b), else b: b where either is NaN
+//   lowest, highest                the extreme lane of a vector without NaN; either zero
 //   reduce4(v0..v3, out)           out[i] = sum of the lanes of vi, in one fixed order of additions
 //   Codes, unpack<Bits, V>(block)  codes V * kLanes .. of a block of 32 codes packed LSB first;
 //   bits
 //                                  above a code may hold its neighbours
 //   to_float<Bits>(codes)          the codes as floats
+//   to_codes<Bits>(v)              the nearest codes, ties to even; NaN becomes 0
+//   pack<Bits>(codes, block)       the inverse of unpack, from all vectors of a block
+//   kRegisters                     how many vectors are at hand
 //   kLookupBits                    codes of at most so many bits can be looked up
 //   Lookup<Bits>, lookup           a table of 2^Bits floats held in registers
 

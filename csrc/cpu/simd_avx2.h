@@ -6,6 +6,7 @@
 
 #include "common/float_type.h"
 #include "cpu/half.h"
+#include "cpu/simd_x86.h"
 
 namespace mto::avx2 {
 namespace {
@@ -13,6 +14,7 @@ namespace {
 using Vec = __m256;
 using Codes = __m256i;
 constexpr int kLanes = 8;
+constexpr int kRegisters = 16;
 constexpr int kLookupBits = 3;
 
 inline Vec zero() { return _mm256_setzero_ps(); }
@@ -20,6 +22,22 @@ inline Vec broadcast(float value) { return _mm256_set1_ps(value); }
 inline Vec load(const float* p) { return _mm256_loadu_ps(p); }
 inline void store(float* p, Vec v) { _mm256_storeu_ps(p, v); }
 inline Vec fma(Vec a, Vec b, Vec c) { return _mm256_fmadd_ps(a, b, c); }
+inline Vec sub(Vec a, Vec b) { return _mm256_sub_ps(a, b); }
+inline Vec div(Vec a, Vec b) { return _mm256_div_ps(a, b); }
+inline Vec min(Vec a, Vec b) { return _mm256_min_ps(a, b); }
+inline Vec max(Vec a, Vec b) { return _mm256_max_ps(a, b); }
+
+inline float lowest(Vec v) {
+  __m128 m = _mm_min_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
+  m = _mm_min_ps(m, _mm_movehl_ps(m, m));
+  return _mm_cvtss_f32(_mm_min_ss(m, _mm_movehdup_ps(m)));
+}
+
+inline float highest(Vec v) {
+  __m128 m = _mm_max_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
+  m = _mm_max_ps(m, _mm_movehl_ps(m, m));
+  return _mm_cvtss_f32(_mm_max_ss(m, _mm_movehdup_ps(m)));
+}
 
 inline Vec load_as(FloatType type, const void* base, int64_t index) {
   if (type == FloatType::kFloat32) return load(static_cast<const float*>(base) + index);
@@ -105,6 +123,21 @@ template <int Bits>
 inline Vec to_float(Codes codes) {
   if constexpr (Bits == 8) return _mm256_cvtepi32_ps(codes);
   return _mm256_cvtepi32_ps(_mm256_and_si256(codes, _mm256_set1_epi32((1 << Bits) - 1)));
+}
+
+template <int Bits>
+inline Codes to_codes(Vec v) {
+  return _mm256_cvtps_epi32(min(max(v, zero()), broadcast((1 << Bits) - 1)));
+}
+
+// The instructions that narrow work in halves of a register: the lower halves of all four vectors
+// come before the upper ones.
+template <int Bits>
+inline void pack(const Codes (&codes)[4], uint8_t* block) {
+  __m256i bytes = _mm256_packus_epi16(_mm256_packs_epi32(codes[0], codes[1]),
+                                      _mm256_packs_epi32(codes[2], codes[3]));
+  pack_bytes<Bits>(_mm256_permutevar8x32_epi32(bytes, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7)),
+                   block);
 }
 
 template <int Bits>

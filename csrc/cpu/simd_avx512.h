@@ -6,6 +6,7 @@
 
 #include "common/float_type.h"
 #include "cpu/half.h"
+#include "cpu/simd_x86.h"
 
 namespace mto::avx512 {
 namespace {
@@ -13,6 +14,7 @@ namespace {
 using Vec = __m512;
 using Codes = __m512i;
 constexpr int kLanes = 16;
+constexpr int kRegisters = 32;
 constexpr int kLookupBits = 5;
 
 inline Vec zero() { return _mm512_setzero_ps(); }
@@ -20,6 +22,12 @@ inline Vec broadcast(float value) { return _mm512_set1_ps(value); }
 inline Vec load(const float* p) { return _mm512_loadu_ps(p); }
 inline void store(float* p, Vec v) { _mm512_storeu_ps(p, v); }
 inline Vec fma(Vec a, Vec b, Vec c) { return _mm512_fmadd_ps(a, b, c); }
+inline Vec sub(Vec a, Vec b) { return _mm512_sub_ps(a, b); }
+inline Vec div(Vec a, Vec b) { return _mm512_div_ps(a, b); }
+inline Vec min(Vec a, Vec b) { return _mm512_min_ps(a, b); }
+inline Vec max(Vec a, Vec b) { return _mm512_max_ps(a, b); }
+inline float lowest(Vec v) { return _mm512_reduce_min_ps(v); }
+inline float highest(Vec v) { return _mm512_reduce_max_ps(v); }
 
 inline Vec load_as(FloatType type, const void* base, int64_t index) {
   if (type == FloatType::kFloat32) return load(static_cast<const float*>(base) + index);
@@ -112,6 +120,17 @@ template <int Bits>
 inline Vec to_float(Codes codes) {
   if constexpr (Bits == 8) return _mm512_cvtepi32_ps(codes);
   return _mm512_cvtepi32_ps(_mm512_and_si512(codes, _mm512_set1_epi32((1 << Bits) - 1)));
+}
+
+template <int Bits>
+inline Codes to_codes(Vec v) {
+  return _mm512_cvtps_epi32(min(max(v, zero()), broadcast((1 << Bits) - 1)));
+}
+
+template <int Bits>
+inline void pack(const Codes (&codes)[2], uint8_t* block) {
+  pack_bytes<Bits>(
+      _mm256_setr_m128i(_mm512_cvtepi32_epi8(codes[0]), _mm512_cvtepi32_epi8(codes[1])), block);
 }
 
 template <int Bits>

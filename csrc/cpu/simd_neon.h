@@ -13,6 +13,7 @@ namespace {
 using Vec = float32x4_t;
 using Codes = uint32x4_t;
 constexpr int kLanes = 4;
+constexpr int kRegisters = 32;
 constexpr int kLookupBits = 0;
 
 inline Vec zero() { return vdupq_n_f32(0.0f); }
@@ -20,6 +21,13 @@ inline Vec broadcast(float value) { return vdupq_n_f32(value); }
 inline Vec load(const float* p) { return vld1q_f32(p); }
 inline void store(float* p, Vec v) { vst1q_f32(p, v); }
 inline Vec fma(Vec a, Vec b, Vec c) { return vfmaq_f32(c, a, b); }
+inline Vec sub(Vec a, Vec b) { return vsubq_f32(a, b); }
+inline Vec div(Vec a, Vec b) { return vdivq_f32(a, b); }
+// Not vminq, nor vminnmq: the one gives NaN for a NaN, the other for a signalling NaN.
+inline Vec min(Vec a, Vec b) { return vbslq_f32(vcltq_f32(a, b), a, b); }
+inline Vec max(Vec a, Vec b) { return vbslq_f32(vcgtq_f32(a, b), a, b); }
+inline float lowest(Vec v) { return vminvq_f32(v); }
+inline float highest(Vec v) { return vmaxvq_f32(v); }
 
 inline Vec load_as(FloatType type, const void* base, int64_t index) {
   if (type == FloatType::kFloat32) return load(static_cast<const float*>(base) + index);
@@ -72,6 +80,40 @@ inline Codes unpack(const uint8_t* block) {
 template <int Bits>
 inline Vec to_float(Codes codes) {
   return vcvtq_f32_u32(vandq_u32(codes, vdupq_n_u32((1u << Bits) - 1)));
+}
+
+// The conversion gives 0 for negative values and NaN.
+template <int Bits>
+inline Codes to_codes(Vec v) {
+  return vminq_u32(vcvtnq_u32_f32(v), vdupq_n_u32((1u << Bits) - 1));
+}
+
+// Sixteen codes, a byte each, become two streams of eight.
+template <int Bits>
+inline uint64x2_t join_bytes(uint8x16_t codes) {
+  if constexpr (Bits == 8) {
+    return vreinterpretq_u64_u8(codes);
+  } else {
+    uint16x8_t bytes = vreinterpretq_u16_u8(codes);
+    uint32x4_t pairs = vreinterpretq_u32_u16(vsliq_n_u16(bytes, vshrq_n_u16(bytes, 8), Bits));
+    uint64x2_t quads = vreinterpretq_u64_u32(vsliq_n_u32(pairs, vshrq_n_u32(pairs, 16), 2 * Bits));
+    return vsliq_n_u64(quads, vshrq_n_u64(quads, 32), 4 * Bits);
+  }
+}
+
+template <int Bits>
+inline void pack(const Codes (&codes)[8], uint8_t* block) {
+  auto narrow = [](Codes a, Codes b) { return vmovn_high_u32(vmovn_u32(a), b); };
+  auto append = [&block](uint64_t eight) {
+    std::memcpy(block, &eight, Bits);
+    block += Bits;
+  };
+  for (int i = 0; i < 8; i += 4) {
+    uint16x8_t low = narrow(codes[i], codes[i + 1]), high = narrow(codes[i + 2], codes[i + 3]);
+    uint64x2_t eights = join_bytes<Bits>(vmovn_high_u16(vmovn_u16(low), high));
+    append(vgetq_lane_u64(eights, 0));
+    append(vgetq_lane_u64(eights, 1));
+  }
 }
 
 }  // namespace

@@ -1,6 +1,9 @@
 #pragma once
 
-// Plain C++ of four lanes, for processors without the others and as their reference. See simd.h.
+// Plain C++ in loops over sixteen lanes, for processors without the others and as their reference.
+// See simd.h.
+
+#include <algorithm>
 
 #include "common/float_type.h"
 #include "cpu/half.h"
@@ -8,7 +11,8 @@
 namespace mto::scalar {
 namespace {
 
-constexpr int kLanes = 4;
+constexpr int kLanes = 16;
+constexpr int kRegisters = 8;  // what a compiler can make of it: little to unroll, quick to compile
 constexpr int kLookupBits = 0;
 
 struct Vec {
@@ -18,7 +22,11 @@ struct Codes {
   uint32_t lane[kLanes];
 };
 
-inline Vec broadcast(float value) { return {{value, value, value, value}}; }
+inline Vec broadcast(float value) {
+  Vec v;
+  for (float& lane : v.lane) lane = value;
+  return v;
+}
 inline Vec zero() { return broadcast(0.0f); }
 
 inline Vec load(const float* p) {
@@ -38,6 +46,29 @@ inline Vec fma(Vec a, Vec b, Vec c) {
   return r;
 }
 
+template <typename F>
+inline Vec each(Vec a, Vec b, F&& f) {
+  Vec r;
+  for (int i = 0; i < kLanes; ++i) r.lane[i] = f(a.lane[i], b.lane[i]);
+  return r;
+}
+
+inline Vec sub(Vec a, Vec b) {
+  return each(a, b, [](float x, float y) { return x - y; });
+}
+inline Vec div(Vec a, Vec b) {
+  return each(a, b, [](float x, float y) { return x / y; });
+}
+inline Vec min(Vec a, Vec b) {
+  return each(a, b, [](float x, float y) { return x < y ? x : y; });
+}
+inline Vec max(Vec a, Vec b) {
+  return each(a, b, [](float x, float y) { return x > y ? x : y; });
+}
+
+inline float lowest(Vec v) { return *std::min_element(v.lane, v.lane + kLanes); }
+inline float highest(Vec v) { return *std::max_element(v.lane, v.lane + kLanes); }
+
 inline Vec load_as(FloatType type, const void* base, int64_t index) {
   if (type == FloatType::kFloat32) return load(static_cast<const float*>(base) + index);
   auto p = static_cast<const uint16_t*>(base) + index;
@@ -55,7 +86,12 @@ inline void store_as(FloatType type, void* base, int64_t index, Vec v) {
     p[i] = f16 ? f16_from_float(v.lane[i]) : bf16_from_float(v.lane[i]);
 }
 
-inline float reduce(Vec v) { return (v.lane[0] + v.lane[1]) + (v.lane[2] + v.lane[3]); }
+inline float reduce(Vec v) {
+  for (int half = kLanes / 2; half > 0; half /= 2) {
+    for (int i = 0; i < half; ++i) v.lane[i] += v.lane[i + half];
+  }
+  return v.lane[0];
+}
 
 inline void reduce4(Vec v0, Vec v1, Vec v2, Vec v3, float* out) {
   out[0] = reduce(v0);
@@ -82,6 +118,29 @@ inline Vec to_float(Codes codes) {
   for (int i = 0; i < kLanes; ++i)
     v.lane[i] = static_cast<float>(codes.lane[i] & ((1u << Bits) - 1));
   return v;
+}
+
+// Adding 2^23 leaves no fraction bits: the sum is rounded to the nearest integer, ties to even, and
+// ends with it.
+template <int Bits>
+inline Codes to_codes(Vec v) {
+  constexpr uint32_t kMax = (1u << Bits) - 1;
+  Vec clamped = min(max(v, zero()), broadcast(kMax));
+  Codes codes;
+  for (int i = 0; i < kLanes; ++i) codes.lane[i] = bits_of(clamped.lane[i] + 0x1p23f) & kMax;
+  return codes;
+}
+
+template <int Bits>
+inline void pack(const Codes (&codes)[32 / kLanes], uint8_t* block) {
+  for (int i = 0; i < 32; i += 8, block += Bits) {
+    uint64_t eight = 0;
+    for (int j = 0; j < 8; ++j) {
+      uint64_t code = codes[(i + j) / kLanes].lane[(i + j) % kLanes];
+      eight |= code << (j * Bits);
+    }
+    std::memcpy(block, &eight, Bits);
+  }
 }
 
 }  // namespace

@@ -1,4 +1,7 @@
-// The vector verbs of one instruction set: conversions over all halves, rounding, unpacking, sums.
+// The vector verbs of one instruction set: conversions over all halves, rounding, packing and
+// unpacking, sums and extremes.
+
+#include <algorithm>
 
 #include "cpu/simd.h"
 #include "formats/affine_simd.h"
@@ -90,6 +93,87 @@ void test_decode() {
   }
 }
 
+// Of any magnitude, and often infinite, NaN or a zero. Not a signalling NaN, which compilers take
+// for a quiet one.
+float any_float() {
+  constexpr float kSpecial[] = {0.0f, -0.0f, INFINITY, -INFINITY, NAN};
+  auto bits = static_cast<uint32_t>(test::rng()());
+  float value = bits % 4 == 0 ? kSpecial[test::rng()() % 5] : float_of(bits);
+  return std::isnan(value) ? NAN : value;
+}
+
+void check_lanes(const char* name, Vec got, const float* expected) {
+  float out[kLanes];
+  store(out, got);
+  for (int l = 0; l < kLanes; ++l) {
+    bool ok =
+        std::isnan(expected[l]) ? std::isnan(out[l]) : bits_of(out[l]) == bits_of(expected[l]);
+    check(ok, std::string(name) + " gives " + std::to_string(out[l]) + " for " +
+                  std::to_string(expected[l]));
+  }
+}
+
+void test_arithmetic() {
+  float a[kLanes], b[kLanes], differences[kLanes], quotients[kLanes], lower[kLanes], higher[kLanes];
+  for (int round = 0; round < 20000 / kLanes; ++round) {
+    for (int l = 0; l < kLanes; ++l) {
+      a[l] = any_float();
+      b[l] = any_float();
+      differences[l] = a[l] - b[l];
+      quotients[l] = a[l] / b[l];
+      lower[l] = a[l] < b[l] ? a[l] : b[l];
+      higher[l] = a[l] > b[l] ? a[l] : b[l];
+    }
+    check_lanes("sub", sub(load(a), load(b)), differences);
+    check_lanes("div", div(load(a), load(b)), quotients);
+    check_lanes("min", min(load(a), load(b)), lower);
+    check_lanes("max", max(load(a), load(b)), higher);
+  }
+}
+
+void test_extremes() {
+  float values[kLanes];
+  for (int round = 0; round < 2000; ++round) {
+    float low = INFINITY, high = -INFINITY;
+    for (float& value : values) {
+      do value = any_float();
+      while (std::isnan(value));
+      low = std::min(low, value);
+      high = std::max(high, value);
+    }
+    check(lowest(load(values)) == low, "lowest of " + std::to_string(low));
+    check(highest(load(values)) == high, "highest of " + std::to_string(high));
+  }
+}
+
+template <int Bits>
+void test_encode() {
+  constexpr float kMax = (1 << Bits) - 1;
+  for (int round = 0; round < 200; ++round) {
+    float values[kBlock];
+    for (int i = 0; i < kBlock; ++i) {
+      float value = test::uniform(-2, kMax + 2);
+      values[i] = i % 4 == 0 ? any_float() : i % 4 == 1 ? std::floor(value) + 0.5f : value;
+    }
+    Codes codes[kVecsPerBlock];
+    for (int v = 0; v < kVecsPerBlock; ++v) codes[v] = to_codes<Bits>(load(values + v * kLanes));
+    test::Guarded block(block_bytes(Bits));
+    pack<Bits>(codes, block.data<uint8_t>());
+    for (int i = 0; i < kBlock; ++i) {
+      float expected = values[i] > 0 ? std::min(std::nearbyint(values[i]), kMax) : 0.0f;
+      check(test::code_at(block.data<uint8_t>(), i, Bits) == static_cast<uint32_t>(expected),
+            std::to_string(Bits) + " bits of " + std::to_string(values[i]));
+    }
+    check(block.intact(), "pack of " + std::to_string(Bits) + " bits");
+  }
+}
+
+template <int... Bits>
+void test_codes() {
+  (test_decode<Bits>(), ...);
+  (test_encode<Bits>(), ...);
+}
+
 void test_reduce4() {
   float values[4][kLanes], out[4], again[4];
   for (int round = 0; round < 200; ++round) {
@@ -131,13 +215,9 @@ int main() {
     test_halves_to_float(type);
     test_float_to_halves(type);
   }
-  test_decode<1>();
-  test_decode<2>();
-  test_decode<3>();
-  test_decode<4>();
-  test_decode<5>();
-  test_decode<6>();
-  test_decode<8>();
+  test_codes<1, 2, 3, 4, 5, 6, 8>();
+  test_arithmetic();
+  test_extremes();
   test_reduce4();
   return test::finish("simd " NAME(MTO_ISA));
 }

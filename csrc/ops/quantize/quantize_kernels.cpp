@@ -1,26 +1,48 @@
-// One group at a time: extremes, scale and bias, codes, packed codes; float32 throughout. Scale and
-// bias are rounded once to the type of w when they are stored.
+// A few groups at a time: extremes, scales and biases, packed codes; float32 throughout. Scales and
+// biases are rounded once to the type of w when they are stored.
 
 #include "ops/quantize/quantize_kernels.h"
 
+#include <algorithm>
+
 #include "formats/affine_encode.h"
+#include "formats/affine_simd.h"
 
 namespace mto::MTO_ISA {
 namespace {
 
 constexpr int kMaxGroupSize = 128;
+constexpr int kBatch = 16;  // groups whose scales are computed together
+
+template <int Bits>
+MTO_FLAT void batch(const QuantizeParams& p, int64_t begin, int n) {
+  float converted[kBatch * kMaxGroupSize];
+  float lows[kBatch], highs[kBatch], scales[kBatch] = {}, biases[kBatch] = {};
+  int64_t first = begin * p.group_size;
+  const float* values = converted;
+  if (p.type == FloatType::kFloat32) {
+    values = static_cast<const float*>(p.w) + first;
+  } else {
+    convert_to_float(p.type, p.w, first, n * p.group_size, converted);
+  }
+  for (int g = 0; g < n; ++g) {
+    affine_extremes<Bits>(values + g * p.group_size, p.group_size, lows[g], highs[g]);
+  }
+  affine_scales<Bits>(lows, highs, n, scales, biases);
+  convert_from_float(p.type, scales, n, p.scales, begin);
+  convert_from_float(p.type, biases, n, p.biases, begin);
+  uint8_t* w_q = p.w_q + affine_row_bytes(first, Bits);
+  for (int g = 0; g < n; ++g, w_q += affine_row_bytes(p.group_size, Bits)) {
+    affine_encode<Bits>(values + g * p.group_size, p.group_size, scales[g], biases[g], w_q);
+  }
+}
 
 void groups(const QuantizeParams& p, int64_t begin, int64_t end) {
-  float values[kMaxGroupSize];
-  uint8_t codes[kMaxGroupSize];
-  for (int64_t g = begin; g < end; ++g) {
-    convert_to_float(p.type, p.w, g * p.group_size, p.group_size, values);
-    AffineScale s = affine_scale(values, p.group_size, p.bits);
-    affine_encode(values, p.group_size, p.bits, s, codes);
-    affine_pack(codes, p.group_size, p.bits, p.w_q + affine_row_bytes(g * p.group_size, p.bits));
-    store_one(p.type, p.scales, g, s.scale);
-    store_one(p.type, p.biases, g, s.bias);
-  }
+  dispatch_affine_bits(p.bits, [&]<int Bits>() {
+    for (int64_t g = begin; g < end; g += kBatch) {
+      batch<Bits>(p, g, static_cast<int>(std::min<int64_t>(kBatch, end - g)));
+    }
+  });
 }
 
 }  // namespace

@@ -14,10 +14,9 @@ namespace {
 
 using Params = QuantizedMatmulParams;
 
-// Rows of the inner kernels: kRows x 4 sums, and the operands, fill the registers (32, or 16 on
-// AVX2).
-constexpr int kRows = kLanes == 8 ? 3 : 6;
-constexpr int kFewRows = kLanes == 8 ? 2 : 4;
+// Rows of the inner kernels: their sums, kRows x 4, and the operands fill the registers.
+constexpr int kRows = kRegisters == 32 ? 6 : kRegisters == 16 ? 3 : 1;
+constexpr int kFewRows = kRegisters == 32 ? 4 : kRegisters == 16 ? 2 : 1;
 
 // Calls f(Index<rows>) with rows = min(n, Max), a compile-time value.
 template <int Max, typename F>
