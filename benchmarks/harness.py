@@ -33,13 +33,14 @@ class Contestant:
 
 @dataclass(frozen=True)
 class Benchmark:
-    """What is compared. `n_bytes` and `n_flops` must move and be computed, whoever does it."""
+    """What is compared. `n_bytes`, `n_flops`, `n_tokens`: the work, whoever does it."""
 
     op: str
     case: dict[str, Any]
     contestants: list[Contestant]
     n_bytes: float = 0
     n_flops: float = 0
+    n_tokens: int = 0
     check: Callable[[], None] = lambda: None
     facts: dict[str, Any] = field(default_factory=dict)
 
@@ -56,6 +57,7 @@ class Row:
     max_ms: float
     gbps: float
     gflops: float
+    tokens_per_s: float
     ratio: float
     n_turns: int
     facts: dict[str, Any]
@@ -67,6 +69,18 @@ class Row:
         return json.dumps(asdict(self), sort_keys=True)
 
 
+@dataclass(frozen=True)
+class Case:
+    """A benchmark to be made when it is its turn: its inputs are large."""
+
+    case: dict[str, Any]
+    make: Callable[[], Benchmark]
+
+
+# A rival's threads may spin on for a while after its turn, and would take the next one's cores.
+SETTLE_SECONDS = 0.1
+
+
 def measure(benchmark: Benchmark, n_turns: int = 15, min_seconds: float = 0.5) -> list[Row]:
     """Measure all contestants; more turns while they add up to less than `min_seconds`."""
     benchmark.check()
@@ -75,9 +89,11 @@ def measure(benchmark: Benchmark, n_turns: int = 15, min_seconds: float = 0.5) -
         contestant.run(0)
     start = time.perf_counter()
     turn = 0
-    while turn < n_turns or (time.perf_counter() - start < min_seconds and turn < 1000):
+    while turn < n_turns or (time.perf_counter() - start < min_seconds and turn < 200):
         turn += 1
         for contestant in benchmark.contestants:
+            if len(benchmark.contestants) > 1:
+                time.sleep(SETTLE_SECONDS)
             begin = time.perf_counter()
             contestant.run(turn)
             times[contestant.name].append(time.perf_counter() - begin)
@@ -98,6 +114,7 @@ def _rows(benchmark: Benchmark, times: dict[str, list[float]]) -> Iterator[Row]:
             max_ms=max(values) * 1e3,
             gbps=benchmark.n_bytes / median / 1e9,
             gflops=benchmark.n_flops / median / 1e9,
+            tokens_per_s=benchmark.n_tokens / median,
             ratio=median / first,
             n_turns=len(values),
             facts=benchmark.facts,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import json
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -37,12 +36,12 @@ def main(
     console = Console()
     for op in ops or OPS:
         module = importlib.import_module(f"benchmarks.ops.bench_{op}")
-        table = Table("case", "contestant", "ms", "GB/s", "GFLOP/s", "ratio", title=op)
-        for benchmark in module.benchmarks():
-            case = " ".join(f"{key}={value}" for key, value in benchmark.case.items())
-            if match not in case and match not in json.dumps(benchmark.case):
+        table = Table("case", "contestant", "ms", "GB/s", "GFLOP/s", "tok/s", "ratio", title=op)
+        for spec in module.benchmarks():
+            case = " ".join(f"{key}={value}" for key, value in spec.case.items())
+            if match not in case:
                 continue
-            rows = harness.measure(benchmark, n_turns=turns)
+            rows = harness.measure(spec.make(), n_turns=turns)
             for row in rows:
                 table.add_row(
                     case if row is rows[0] else "",
@@ -50,6 +49,7 @@ def main(
                     f"{row.median_ms:.3f}",
                     f"{row.gbps:.1f}" if row.gbps else "",
                     f"{row.gflops:.1f}" if row.gflops else "",
+                    f"{row.tokens_per_s:.1f}" if row.tokens_per_s else "",
                     f"{row.ratio:.2f}",
                 )
             if out:

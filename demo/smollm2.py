@@ -149,6 +149,8 @@ def print_summary(results: dict[str, Any]) -> None:
     print(
         f"\n{results['modules_patched']} modules patched, {results['calls_through_our_ops']} calls "
         f"through our ops, {sum(results['fallbacks'].values())} fallbacks; both texts are {same}"
+        f"\n\nThe model is in {results['folder']}; to go on:\n  mlx-tensorops generate "
+        f"--model {results['folder']} --prompt 'Why is the sky blue?'"
     )
 
 
@@ -173,6 +175,7 @@ def measure(display: Display, arguments: argparse.Namespace) -> dict[str, Any]:
         "n_threads": _ext.num_threads(),
         "mx_compile": not notice,
         "model": gguf.name,
+        "folder": str(folder),
         "scales": "float32",
         "prompt": arguments.prompt,
         "patched": ours.as_json(),

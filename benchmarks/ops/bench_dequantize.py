@@ -7,12 +7,12 @@ from collections.abc import Iterator
 import mlx.core as mx
 
 import mlx_tensorops as mto
-from benchmarks.harness import Benchmark, Contestant
+from benchmarks.harness import Benchmark, Case, Contestant
 
 DTYPES = {"float32": mx.float32, "float16": mx.float16, "bfloat16": mx.bfloat16}
 
 
-def benchmarks() -> Iterator[Benchmark]:
+def benchmarks() -> Iterator[Case]:
     """Every dtype at 4 bits, every width in float32."""
     for dtype in DTYPES:
         yield decode(dtype, 4)
@@ -20,14 +20,21 @@ def benchmarks() -> Iterator[Benchmark]:
         yield decode("float32", bits)
 
 
-def decode(dtype: str, bits: int) -> Benchmark:
+def decode(dtype: str, bits: int) -> Case:
     """A matrix of 2048 x 2048."""
+    case = {"dtype": dtype, "shape": "2048x2048", "bits": bits, "group": 64}
+    return Case(case, lambda: make(case))
+
+
+def make(case: dict) -> Benchmark:
+    """The inputs and the contestants of a case."""
+    dtype, bits = case["dtype"], case["bits"]
     quantized = mto.quantize(mx.random.normal((2048, 2048)).astype(DTYPES[dtype]), 64, bits)
     mx.eval(quantized)
     out = mto.dequantize(*quantized, 64, bits)
     return Benchmark(
         op="dequantize",
-        case={"dtype": dtype, "shape": "2048x2048", "bits": bits, "group": 64},
+        case=case,
         contestants=[
             Contestant(
                 "mlx_tensorops",

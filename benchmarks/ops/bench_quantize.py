@@ -7,12 +7,12 @@ from collections.abc import Iterator
 import mlx.core as mx
 
 import mlx_tensorops as mto
-from benchmarks.harness import Benchmark, Contestant
+from benchmarks.harness import Benchmark, Case, Contestant
 
 DTYPES = {"float32": mx.float32, "float16": mx.float16, "bfloat16": mx.bfloat16}
 
 
-def benchmarks() -> Iterator[Benchmark]:
+def benchmarks() -> Iterator[Case]:
     """Every dtype at 4 bits, every width in float32."""
     for dtype in DTYPES:
         yield encode(dtype, 4)
@@ -20,8 +20,15 @@ def benchmarks() -> Iterator[Benchmark]:
         yield encode("float32", bits)
 
 
-def encode(dtype: str, bits: int) -> Benchmark:
+def encode(dtype: str, bits: int) -> Case:
     """A matrix of 2048 x 2048."""
+    case = {"dtype": dtype, "shape": "2048x2048", "bits": bits, "group": 64}
+    return Case(case, lambda: make(case))
+
+
+def make(case: dict) -> Benchmark:
+    """The inputs and the contestants of a case."""
+    dtype, bits = case["dtype"], case["bits"]
     w = mx.random.normal((2048, 2048)).astype(DTYPES[dtype])
     mx.eval(w)
 
@@ -32,7 +39,7 @@ def encode(dtype: str, bits: int) -> Benchmark:
 
     return Benchmark(
         op="quantize",
-        case={"dtype": dtype, "shape": "2048x2048", "bits": bits, "group": 64},
+        case=case,
         contestants=[
             Contestant(
                 "mlx_tensorops", lambda _: mx.eval(mto.quantize(w, 64, bits, force_fused=True))

