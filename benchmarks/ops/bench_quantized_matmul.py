@@ -126,14 +126,17 @@ def read_gbps() -> float:
 
 
 def extra_memory(run: Callable[[int], None], n_out: int) -> float | None:
-    """Peak memory of a call above what was in use and its output, in MB (Linux)."""
+    """Peak memory of a call above what was in use and its output, in MB (Linux).
+
+    In the first case of a process that includes the buffers which threads keep.
+    """
     status, clear = Path("/proc/self/status"), Path("/proc/self/clear_refs")
     if not clear.exists():
         return None
-    run(0)  # buffers that threads keep are there now, and are counted below
+    mx.clear_cache()
     clear.write_text("5")  # the peak starts again from what is in use
     before = int(re.search(r"VmRSS:\s+(\d+)", status.read_text())[1])
-    run(1)
+    run(0)
     peak = int(re.search(r"VmHWM:\s+(\d+)", status.read_text())[1])
     return round((peak - before) * 1.024e-3 - n_out / 1e6, 1)
 
