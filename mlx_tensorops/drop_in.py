@@ -108,7 +108,7 @@ def _quantize(
     if parameters and _are_arrays(w) and global_scale is None:
         reason = route("quantize", None, w.dtype, None, *parameters, on_cpu(stream)).reason
     if not reason:
-        return quantize(w, group_size, bits, mode, stream=stream)
+        return list(quantize(w, group_size, bits, mode, stream=stream))
     result = _mlx_quantize(w, group_size, bits, mode, global_scale=global_scale, stream=stream)
     count_op_fallback("quantize", reason)
     return result

@@ -1,6 +1,7 @@
 #include "common/check.h"
 
 #include <algorithm>
+#include <limits>
 #include <sstream>
 #include <stdexcept>
 
@@ -107,7 +108,34 @@ int check_affine_operands(std::string_view op, const mx::array& w, const mx::arr
          "have the shape " + to_string(expected) + " that w, bits and group_size imply",
          to_string(scales.shape()));
   }
-  return expected.back() * format.group_size;
+  int64_t n_values = int64_t{expected.back()} * format.group_size;
+  if (n_values > std::numeric_limits<int>::max()) {
+    fail(op, "w", "decode to fewer than 2^31 columns", std::to_string(n_values));
+  }
+  return static_cast<int>(n_values);
+}
+
+void check_same_groups(std::string_view op, const mx::array& w, const mx::array& scales,
+                       const mx::array& biases, int group_size, int bits) {
+  int64_t n_bits = int64_t{32} * w.shape(-1);
+  bool same = n_bits == int64_t{scales.shape(-1)} * group_size * bits &&
+              scales.shape(-1) == biases.shape(-1);
+  if (scales.ndim() > 1 && biases.ndim() > 1) {
+    same = same && w.shape(-2) == scales.shape(-2) && w.shape(-2) == biases.shape(-2);
+  }
+  if (!same) {
+    fail(op, "scales and biases", "have one value a group of w " + to_string(w.shape()),
+         to_string(scales.shape()) + " and " + to_string(biases.shape()));
+  }
+}
+
+void check_other_mode(std::string_view op, const mx::array& w, const mx::array& scales) {
+  if (w.ndim() < 2) fail(op, "w", "have at least 2 dimensions", "shape " + to_string(w.shape()));
+  auto rows = [](const mx::array& a) { return mx::Shape(a.shape().begin(), a.shape().end() - 1); };
+  if (scales.ndim() != w.ndim() || rows(scales) != rows(w)) {
+    fail(op, "scales", "have the rows of w " + to_string(w.shape()),
+         "shape " + to_string(scales.shape()));
+  }
 }
 
 std::string backend_of(mx::Stream stream) {

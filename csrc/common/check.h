@@ -39,6 +39,14 @@ Format check_format(std::string_view op, const std::string& mode, std::optional<
 int check_affine_operands(std::string_view op, const mx::array& w, const mx::array& scales,
                           const std::optional<mx::array>& biases, const Format& format);
 
+// That w, scales and biases agree, for output_shapes: mx.compile(shapeless=True) runs a traced
+// graph on other shapes, past the op function and its checks.
+void check_same_groups(std::string_view op, const mx::array& w, const mx::array& scales,
+                       const mx::array& biases, int group_size, int bits);
+
+// For the modes that are MLX's: what MLX reads out of bounds, or divides by, unchecked.
+void check_other_mode(std::string_view op, const mx::array& w, const mx::array& scales);
+
 // Why no kernel covers such a call, in words; empty where one does. Asked by the ops to choose the
 // route, and through _ext.supports by the tests and by the generator of SUPPORT.md.
 using NamedDtypes = std::vector<std::pair<std::string, mx::Dtype>>;

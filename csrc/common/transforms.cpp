@@ -14,10 +14,36 @@ mx::array sum_to(const mx::array& a, const mx::Shape& shape, mx::Dtype dtype, mx
   return mx::astype(sum, dtype, s);
 }
 
+mx::array ones_of(const mx::array& a, mx::Dtype dtype, mx::Stream s) {
+  // True also for NaN.
+  auto yes = mx::logical_or(mx::equal(a, a, s), mx::not_equal(a, a, s), s);
+  return mx::astype(yes, dtype, s);
+}
+
+mx::array zeros_of(const mx::array& a, mx::Dtype dtype, mx::Stream s) {
+  return mx::subtract(ones_of(a, dtype, s), mx::array(1, dtype), s);
+}
+
+mx::array as_cotangent(std::string_view op, const mx::array& cotangent, const mx::array& output,
+                       mx::Stream s) {
+  auto out = mx::astype(cotangent, output.dtype(), s);
+  if (out.shape() == output.shape()) return out;
+  bool fits = out.ndim() <= output.ndim();
+  for (int axis = 1; fits && axis <= static_cast<int>(out.ndim()); ++axis) {
+    fits = out.shape(-axis) == 1 || out.shape(-axis) == output.shape(-axis);
+  }
+  if (!fits) {
+    fail(op, "a cotangent", "have the shape of the output " + to_string(output.shape()),
+         to_string(out.shape()));
+  }
+  return mx::broadcast_to(out, output.shape(), s);
+}
+
 mx::array tangent_or_zeros(const mx::array& primal, int arg, const std::vector<mx::array>& tangents,
                            const std::vector<int>& argnums, mx::Stream s) {
   auto at = std::find(argnums.begin(), argnums.end(), arg);
-  return at == argnums.end() ? mx::zeros_like(primal, s) : tangents[at - argnums.begin()];
+  if (at == argnums.end()) return zeros_of(primal, primal.dtype(), s);
+  return mx::astype(tangents[at - argnums.begin()], primal.dtype(), s);
 }
 
 void refuse_packed(std::string_view op, int arg, const std::vector<int>& argnums) {
@@ -44,7 +70,9 @@ std::vector<mx::array> with_batch_axis(const std::vector<mx::array>& inputs,
 }
 
 mx::array split_groups(const mx::array& a, int group_size, mx::Stream s) {
-  return mx::unflatten(a, -1, {a.shape(-1) / group_size, group_size}, s);
+  // -1 follows the shape under mx.compile(shapeless=True), and cannot be inferred where nothing is.
+  int n_groups = a.size() == 0 ? a.shape(-1) / group_size : -1;
+  return mx::unflatten(a, -1, {n_groups, group_size}, s);
 }
 
 }  // namespace mto

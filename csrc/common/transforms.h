@@ -7,7 +7,17 @@ namespace mto {
 // Sums over the axes along which `a` was broadcast from `shape`, and casts.
 mx::array sum_to(const mx::array& a, const mx::Shape& shape, mx::Dtype dtype, mx::Stream s);
 
-// The tangent of input `arg`, or zeros.
+// Ones and zeros of the shape that `a` has when the graph runs: a constant would keep the shape of
+// the first call under mx.compile(shapeless=True).
+mx::array ones_of(const mx::array& a, mx::Dtype dtype, mx::Stream s);
+mx::array zeros_of(const mx::array& a, mx::Dtype dtype, mx::Stream s);
+
+// A cotangent as the op's own output would be: mx.custom_function may give another dtype, or a
+// shape that broadcasts. ValueError where it does not.
+mx::array as_cotangent(std::string_view op, const mx::array& cotangent, const mx::array& output,
+                       mx::Stream s);
+
+// The tangent of input `arg` in the dtype of the input, or zeros.
 mx::array tangent_or_zeros(const mx::array& primal, int arg, const std::vector<mx::array>& tangents,
                            const std::vector<int>& argnums, mx::Stream s);
 

@@ -1,5 +1,7 @@
 #include "cpu/thread_pool.h"
 
+#include <pthread.h>
+
 #include <algorithm>
 #include <atomic>
 #include <condition_variable>
@@ -132,10 +134,20 @@ class Pool {
   std::atomic<uint64_t> generation_{0};
 };
 
-// Never destroyed: MLX's stream threads may still run tasks while static objects are destroyed.
+std::atomic<Pool*> current_pool{nullptr};
+
+// A pool is never destroyed: MLX's stream threads may still run tasks while static objects are. A
+// forked child has none of its parent's threads, and locks as they happened to be: it starts with a
+// pool of its own.
 Pool& pool() {
-  static Pool* instance = new Pool;
-  return *instance;
+  static const int forked = pthread_atfork(nullptr, nullptr, [] { current_pool = new Pool; });
+  static_cast<void>(forked);
+  Pool* found = current_pool.load(std::memory_order_acquire);
+  if (found) return *found;
+  auto* made = new Pool;
+  if (current_pool.compare_exchange_strong(found, made)) return *made;
+  delete made;
+  return *found;
 }
 
 }  // namespace

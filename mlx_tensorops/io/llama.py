@@ -47,6 +47,11 @@ def read_config(metadata: Mapping[str, Any], vocab_size: int) -> dict[str, Any]:
     hidden_size = integer(metadata, "llama.embedding_length")
     n_heads = integer(metadata, "llama.attention.head_count")
     n_kv_heads = optional_integer(metadata, "llama.attention.head_count_kv", n_heads)
+    if n_heads > hidden_size:
+        raise ValueError(
+            "[convert] llama.attention.head_count must be at most embedding_length, "
+            f"got {n_heads} and {hidden_size}."
+        )
     if n_heads % n_kv_heads:
         raise ValueError(
             "[convert] llama.attention.head_count must be a multiple of head_count_kv, "

@@ -43,7 +43,7 @@ def install(linear: Record, embedding: Record) -> None:
     }
     for (cls, name), run in runs.items():
         method = _only_exact(cls, name, run)
-        replaced[cls, name] = cls.__dict__[name]
+        replaced.setdefault((cls, name), cls.__dict__[name])
         _installed[cls, name] = method
         setattr(cls, name, method)
 
@@ -57,5 +57,7 @@ def remove() -> list[str]:
         else:
             foreign.append(f"{cls.__name__}.{name}")
     _installed.clear()
-    replaced.clear()
+    # A method that stays, wrapped by somebody, still needs MLX's.
+    if not foreign:
+        replaced.clear()
     return foreign

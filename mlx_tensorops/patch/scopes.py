@@ -249,8 +249,7 @@ def _hold(records: list[Record]) -> list[Record]:
 
 def _drop_dead_scopes() -> None:
     for scope in list(_scopes):
-        modules = [record.module for record in scope.records]
-        if scope.model and scope.model() is None and not any(m is not None for m in modules):
+        if scope.model and scope.model() is None:
             _leave(scope)
 
 

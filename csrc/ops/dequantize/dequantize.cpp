@@ -41,6 +41,7 @@ mx::array dequantize(const mx::array& w, const mx::array& scales,
     if (reason.empty())
       return make(w, scales, *biases, format.group_size, format.bits, out, stream);
   } else {
+    check_other_mode(kOp, w, scales);
     reason = unsupported(backend_of(stream), format, {});
   }
   take_fallback(kOp, stream, reason, force_fused);
@@ -49,11 +50,13 @@ mx::array dequantize(const mx::array& w, const mx::array& scales,
 
 mx::array affine_codes(const mx::array& w, const mx::array& scales, int group_size, int bits,
                        mx::Stream stream) {
-  auto ones = mx::ones(scales.shape(), mx::float32, stream);
-  return make(w, ones, mx::zeros_like(ones, stream), group_size, bits, mx::float32, stream);
+  auto ones = ones_of(scales, mx::float32, stream);
+  return make(w, ones, zeros_of(scales, mx::float32, stream), group_size, bits, mx::float32,
+              stream);
 }
 
 std::vector<mx::Shape> Dequantize::output_shapes(const std::vector<mx::array>& inputs) {
+  check_same_groups(kOp, inputs[0], inputs[1], inputs[2], group_size_, bits_);
   auto shape = inputs[1].shape();
   shape.back() *= group_size_;
   return {shape};
@@ -80,10 +83,11 @@ std::vector<mx::array> Dequantize::jvp(const std::vector<mx::array>& primals,
 std::vector<mx::array> Dequantize::vjp(const std::vector<mx::array>& primals,
                                        const std::vector<mx::array>& cotangents,
                                        const std::vector<int>& argnums,
-                                       const std::vector<mx::array>&) {
+                                       const std::vector<mx::array>& outputs) {
   refuse_packed(kOp, 0, argnums);
   auto s = stream();
-  auto grad = split_groups(mx::astype(cotangents[0], mx::float32, s), group_size_, s);
+  auto cotangent = as_cotangent(kOp, cotangents[0], outputs[0], s);
+  auto grad = split_groups(mx::astype(cotangent, mx::float32, s), group_size_, s);
   std::vector<mx::array> grads;
   for (int arg : argnums) {
     auto terms = grad;

@@ -97,14 +97,16 @@ std::vector<mx::array> Quantize::jvp(const std::vector<mx::array>& primals,
 
 std::vector<mx::array> Quantize::vjp(const std::vector<mx::array>& primals,
                                      const std::vector<mx::array>& cotangents,
-                                     const std::vector<int>&, const std::vector<mx::array>&) {
+                                     const std::vector<int>&,
+                                     const std::vector<mx::array>& outputs) {
   auto s = stream();
   auto [of_scale, of_bias] = jacobians(primals[0]);
-  auto term = [&](const mx::array& jacobian, const mx::array& cotangent) {
+  auto term = [&](const mx::array& jacobian, int output) {
+    auto cotangent = as_cotangent(kOp, cotangents[output], outputs[output], s);
     auto of_group = mx::expand_dims(mx::astype(cotangent, mx::float32, s), -1, s);
     return mx::multiply(jacobian, of_group, s);
   };
-  auto grad = mx::add(term(of_scale, cotangents[1]), term(of_bias, cotangents[2]), s);
+  auto grad = mx::add(term(of_scale, 1), term(of_bias, 2), s);
   return {mx::astype(mx::flatten(grad, -2, -1, s), primals[0].dtype(), s)};
 }
 

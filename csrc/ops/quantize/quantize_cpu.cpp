@@ -11,9 +11,8 @@
 namespace mto {
 namespace {
 
-// Encoding a value costs some ten times as much as decoding it: tasks are shorter than those of
-// dequantize.
-constexpr int64_t kTaskValues = 1 << 12;
+// About 5 us of work: long against the cost of taking a task.
+constexpr int64_t kTaskValues = 1 << 14;
 
 }  // namespace
 

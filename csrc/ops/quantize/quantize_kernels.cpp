@@ -14,6 +14,10 @@ namespace {
 constexpr int kMaxGroupSize = 128;
 constexpr int kBatch = 16;  // groups whose scales are computed together
 
+inline void prefetch(const char* p, int64_t n_bytes) {
+  for (int64_t i = 0; i < n_bytes; i += 64) __builtin_prefetch(p + i);
+}
+
 template <int Bits>
 MTO_FLAT void batch(const QuantizeParams& p, int64_t begin, int n) {
   float converted[kBatch * kMaxGroupSize];
@@ -32,7 +36,12 @@ MTO_FLAT void batch(const QuantizeParams& p, int64_t begin, int n) {
   convert_from_float(p.type, scales, n, p.scales, begin);
   convert_from_float(p.type, biases, n, p.biases, begin);
   uint8_t* w_q = p.w_q + affine_row_bytes(first, Bits);
+  // While a batch is encoded its successor comes from memory, which the processor does not foresee:
+  // a batch can fill a page, and it looks no further. Past the end of w this does nothing.
+  int64_t group_bytes = p.group_size * static_cast<int64_t>(size_of(p.type));
+  auto next = static_cast<const char*>(p.w) + (begin + n) * group_bytes;
   for (int g = 0; g < n; ++g, w_q += affine_row_bytes(p.group_size, Bits)) {
+    prefetch(next + g * group_bytes, group_bytes);
     affine_encode<Bits>(values + g * p.group_size, p.group_size, scales[g], biases[g], w_q);
   }
 }

@@ -70,6 +70,8 @@ mx::array quantized_matmul(const mx::array& x, const mx::array& w, const mx::arr
   auto stream = mx::to_stream(s);
   auto format = check_format(kOp, mode, group_size, bits);
   if (!format.affine()) {
+    if (x.ndim() == 0) fail(kOp, "x", "have at least 1 dimension", "a scalar");
+    check_other_mode(kOp, w, scales);
     take_fallback(kOp, stream, unsupported(backend_of(stream), format, {}), force_fused);
     return mlx_quantized_matmul(x, w, scales, biases, transpose, group_size, bits, mode, stream);
   }
@@ -97,10 +99,13 @@ mx::array quantized_matmul(const mx::array& x, const mx::array& w, const mx::arr
 std::vector<mx::Shape> QuantizedMatmul::output_shapes(const std::vector<mx::array>& inputs) {
   const auto& x = inputs[0];
   const auto& w = inputs[1];
+  check_same_groups(kOp, w, inputs[2], inputs[3], group_size_, bits_);
+  int n_values = inputs[2].shape(-1) * group_size_;
+  check_inner(x, w, n_values, transpose_);
   mx::Shape shape = batch_of(x);
   for (int i = 1; i < 4; ++i) shape = mx::broadcast_shapes(shape, batch_of(inputs[i]));
   shape.push_back(x.shape(-2));
-  shape.push_back(transpose_ ? w.shape(-2) : inputs[2].shape(-1) * group_size_);
+  shape.push_back(transpose_ ? w.shape(-2) : n_values);
   return {shape};
 }
 
@@ -124,9 +129,9 @@ std::vector<mx::array> QuantizedMatmul::jvp(const std::vector<mx::array>& primal
   refuse_packed(kOp, 1, argnums);
   const auto& [x, w, scales, biases] = std::tie(primals[0], primals[1], primals[2], primals[3]);
   std::vector<mx::array> terms;
-  auto at = std::find(argnums.begin(), argnums.end(), 0);
-  if (at != argnums.end()) {
-    terms.push_back(apply(tangents[at - argnums.begin()], w, scales, biases, transpose_));
+  if (std::find(argnums.begin(), argnums.end(), 0) != argnums.end()) {
+    auto tangent = tangent_or_zeros(x, 0, tangents, argnums, stream());
+    terms.push_back(apply(tangent, w, scales, biases, transpose_));
   }
   if (std::any_of(argnums.begin(), argnums.end(), [](int arg) { return arg >= 2; })) {
     auto s = tangent_or_zeros(scales, 2, tangents, argnums, stream());
@@ -160,21 +165,22 @@ std::pair<mx::array, mx::array> QuantizedMatmul::scales_grad(const std::vector<m
 std::vector<mx::array> QuantizedMatmul::vjp(const std::vector<mx::array>& primals,
                                             const std::vector<mx::array>& cotangents,
                                             const std::vector<int>& argnums,
-                                            const std::vector<mx::array>&) {
+                                            const std::vector<mx::array>& outputs) {
   refuse_packed(kOp, 1, argnums);
+  auto cotangent = as_cotangent(kOp, cotangents[0], outputs[0], stream());
   std::optional<std::pair<mx::array, mx::array>> of_scales;
   std::vector<mx::array> grads;
   for (int arg : argnums) {
     const auto& primal = primals[arg];
     if (arg == 0) {
       // Where x was broadcast, its gradients are summed before they are rounded to its dtype.
-      bool summed = batch_of(cotangents[0]) != batch_of(primal);
-      auto dy = summed ? mx::astype(cotangents[0], mx::float32, stream()) : cotangents[0];
+      bool summed = batch_of(cotangent) != batch_of(primal);
+      auto dy = summed ? mx::astype(cotangent, mx::float32, stream()) : cotangent;
       auto grad = apply(dy, primals[1], primals[2], primals[3], !transpose_);
       grads.push_back(sum_to(grad, primal.shape(), primal.dtype(), stream()));
       continue;
     }
-    if (!of_scales) of_scales = scales_grad(primals, cotangents[0]);
+    if (!of_scales) of_scales = scales_grad(primals, cotangent);
     auto& grad = arg == 2 ? of_scales->first : of_scales->second;
     grads.push_back(sum_to(grad, primal.shape(), primal.dtype(), stream()));
   }

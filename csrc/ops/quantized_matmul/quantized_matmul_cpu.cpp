@@ -118,8 +118,10 @@ void QuantizedMatmul::eval_cpu(const std::vector<mx::array>& inputs, mx::array& 
   const auto& kernels = quantized_matmul_kernels(current_isa());
   float* x_f32 = nullptr;
   if (params.x_type != FloatType::kFloat32 && params.m <= kernels.few_rows_max) {
-    int n_values = static_cast<int>(n_batch * params.m * params.k);
-    x_f32 = temporary({n_values}, mx::float32, stream()).data<float>();
+    // Three dimensions, whose product may pass 2^31.
+    mx::Shape shape{static_cast<int>(n_batch), static_cast<int>(params.m),
+                    static_cast<int>(params.k)};
+    x_f32 = temporary(shape, mx::float32, stream()).data<float>();
   }
   encoder.dispatch(Launch(kernels, params, std::move(operands), n_batch, out.data<char>(), x_f32));
 }

@@ -1,0 +1,21 @@
+// The whole runtime as one translation unit: a kernel library compiles it in one go, without a
+// build system.
+
+#include "abi.cpp"
+#include "arena.cpp"
+#include "fiber.cpp"
+#include "findings.cpp"
+#include "hooks.cpp"
+#include "kernel_interface.cpp"
+#include "pages.cpp"
+#include "ready.cpp"
+#include "registry.cpp"
+#include "shadow.cpp"
+#include "signals.cpp"
+#include "support.cpp"
+#include "team.cpp"
+#include "threadgroup.cpp"
+#include "threadgroup_memory.cpp"
+#include "trace.cpp"
+#include "traps.cpp"
+#include "worker.cpp"
