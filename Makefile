@@ -18,7 +18,7 @@ SOURCES := CMakeLists.txt pyproject.toml $(shell find cmake csrc metal mlx_tenso
 FORMATTED := $(shell find csrc metal tests cmake/macos-cross -type f \
 	\( -name '*.h' -o -name '*.cpp' -o -name '*.metal' -o -name '*.cu' \) 2>/dev/null)
 
-.PHONY: help install demo test test-full lint types cross-macos kernel-tests kernel-tests-native \
+.PHONY: help install demo test test-emulator test-full lint types cross-macos kernel-tests kernel-tests-native \
 	kernel-tests-arm64 docs docs-check bench clean
 .DELETE_ON_ERROR:
 
@@ -49,7 +49,10 @@ demo: $(VENV)/.installed ## a language model through our ops and through MLX's o
 	$(BIN)/python demo/smollm2.py
 
 test: $(VENV)/.installed ## the test suite
-	$(BIN)/pytest $(PYTEST_ARGS)
+	$(BIN)/pytest --ignore=tests/emulator $(PYTEST_ARGS)
+
+test-emulator: $(VENV)/.installed ## the tests of the Metal emulator, which is under way
+	$(BIN)/pytest tests/emulator $(PYTEST_ARGS)
 
 test-full: $(VENV)/.installed ## the test suite with every combination and the long tests
 	$(BIN)/pytest --full $(PYTEST_ARGS)
