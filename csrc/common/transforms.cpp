@@ -70,9 +70,8 @@ std::vector<mx::array> with_batch_axis(const std::vector<mx::array>& inputs,
 }
 
 mx::array split_groups(const mx::array& a, int group_size, mx::Stream s) {
-  // -1 follows the shape under mx.compile(shapeless=True), and cannot be inferred where nothing is.
-  int n_groups = a.size() == 0 ? a.shape(-1) / group_size : -1;
-  return mx::unflatten(a, -1, {n_groups, group_size}, s);
+  // MLX keeps the number of groups under mx.compile(shapeless=True): there the last axis is fixed.
+  return mx::unflatten(a, -1, {a.shape(-1) / group_size, group_size}, s);
 }
 
 }  // namespace mto
