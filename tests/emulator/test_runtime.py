@@ -237,3 +237,42 @@ ctypes.string_at(0)
     assert run.returncode == -signal.SIGSEGV
     assert run.stdout == "alive\n"
     assert "Segmentation fault" in run.stderr and "string_at" in run.stderr
+
+
+@pytest.mark.parametrize("time_limit_ms", [0, 1])
+def test_signals_at_any_moment(tmp_path, library, time_limit_ms):
+    """Also in the first microseconds of a thread, and while it allocates memory."""
+    script = tmp_path / "hammer.py"
+    script.write_text(
+        f"""
+import sys; sys.path.insert(0, {str(Path(er.__file__).parent)!r})
+import ctypes, os, signal, threading, time
+import numpy as np, emulator_runtime as er
+
+tgkill, ended = ctypes.CDLL(None, use_errno=True).tgkill, threading.Event()
+
+def interrupt_everyone():
+    while not ended.is_set():
+        for thread in os.listdir("/proc/self/task"):
+            tgkill(os.getpid(), int(thread), signal.SIGURG)
+
+hammer = threading.Thread(target=interrupt_everyone)
+hammer.start()
+library = er.Library({str(library.path)!r})
+flag, statuses = np.zeros(1, np.int32), set()
+end = time.monotonic() + 3
+while time.monotonic() < end:
+    launch = library.launch("counted", {{}}, (1,), (16,), os_threads=16)
+    statuses.add(launch.status)
+    if {time_limit_ms}:
+        launch = library.launch(
+            "hang", {{0: flag}}, (1,), (8,), os_threads=8, time_limit_ms={time_limit_ms})
+        statuses.add(launch.status)
+ended.set()
+hammer.join()
+print(sorted(statuses))
+"""
+    )
+    run = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=20)
+    assert run.returncode == 0, run.stderr
+    assert run.stdout == f"{[er.OK, er.FAULT] if time_limit_ms else [er.OK]}\n"

@@ -68,7 +68,7 @@ void add_counters(const Counters& part) {
 bool run(Launch& launch, int os_threads) {
   const SignalHandlers handlers;
   const uint64_t n_groups = uint64_t{launch.grid[0]} * launch.grid[1] * launch.grid[2];
-  const int most = kTrace ? 1 : std::max(os_threads, 1);
+  const int most = kTrace ? 1 : std::clamp(os_threads, 1, SignalHandlers::kMostWorkers);
   Team team(launch, static_cast<int>(std::min<uint64_t>(n_groups, most)));
   team.join();
   for (const auto& worker : team.workers()) {

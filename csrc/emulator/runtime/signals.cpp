@@ -1,8 +1,11 @@
 #include "signals.h"
 
 #include <signal.h>
+#include <sys/syscall.h>
 #include <ucontext.h>
+#include <unistd.h>
 
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
 
@@ -21,6 +24,24 @@ constexpr int kCount = sizeof kSignals / sizeof *kSignals;
 constexpr size_t kSignalStackBytes = 64 * 1024;
 
 struct sigaction previous[kCount];
+
+// The worker of each OS thread that has one. Handlers look here instead of in thread-local storage:
+// the first use of that in a thread allocates, and the signal may have interrupted an allocation.
+struct Slot {
+  std::atomic<long> thread;  // 0: free
+  Worker* worker;
+};
+Slot slots[SignalHandlers::kMostWorkers];
+
+long this_thread() { return syscall(SYS_gettid); }
+
+Worker* worker_of_this_thread() {
+  const long thread = this_thread();
+  for (const Slot& slot : slots) {
+    if (slot.thread == thread) return slot.worker;
+  }
+  return nullptr;
+}
 
 struct Registers {
   uintptr_t pc;
@@ -68,19 +89,17 @@ Access access_of(int signal, const ucontext_t& context) {
 #endif
 }
 
-// Makes the interrupted thread continue in emu_swap(&scrap, to) on a stack that nothing else uses.
-void resume_at(ucontext_t& context, void* to) {
-  alignas(16) static thread_local char stack[512];
-  static thread_local void* scrap;
-  const auto top = reinterpret_cast<uintptr_t>(stack + sizeof stack);
+// Makes the interrupted thread continue in emu_swap(&landing.scrap, to) on the landing's stack.
+void resume_at(ucontext_t& context, Landing& landing, void* to) {
+  const auto top = reinterpret_cast<uintptr_t>(landing.stack + sizeof landing.stack);
 #if defined(__x86_64__)
   greg_t* registers = context.uc_mcontext.gregs;
-  registers[REG_RDI] = reinterpret_cast<greg_t>(&scrap);
+  registers[REG_RDI] = reinterpret_cast<greg_t>(&landing.scrap);
   registers[REG_RSI] = reinterpret_cast<greg_t>(to);
   registers[REG_RSP] = static_cast<greg_t>(top - 8);
   registers[REG_RIP] = reinterpret_cast<greg_t>(&emu_swap);
 #else
-  context.uc_mcontext.regs[0] = reinterpret_cast<uintptr_t>(&scrap);
+  context.uc_mcontext.regs[0] = reinterpret_cast<uintptr_t>(&landing.scrap);
   context.uc_mcontext.regs[1] = reinterpret_cast<uintptr_t>(to);
   context.uc_mcontext.sp = top;
   context.uc_mcontext.pc = reinterpret_cast<uintptr_t>(&emu_swap);
@@ -115,7 +134,7 @@ bool is_ours(const Worker* self, int signal, const siginfo_t* info, uintptr_t pc
 
 void on_signal(int signal, siginfo_t* info, void* raw_context) {
   auto& context = *static_cast<ucontext_t*>(raw_context);
-  Worker* self = worker;
+  Worker* self = worker_of_this_thread();
   const Registers registers = registers_of(context);
   if (!is_ours(self, signal, info, registers.pc)) return pass_on(signal, info, raw_context);
   // Only notes down what it sees: allocating is not safe here.
@@ -133,7 +152,7 @@ void on_signal(int signal, siginfo_t* info, void* raw_context) {
   self->in_runtime = true;
   self->launch.given_up = true;
   self->threadgroup.mark_abandoned();
-  resume_at(context, self->threadgroup.main_context());
+  resume_at(context, self->landing, self->threadgroup.main_context());
 }
 
 }  // namespace
@@ -141,6 +160,8 @@ void on_signal(int signal, siginfo_t* info, void* raw_context) {
 void SignalHandlers::interrupt(pthread_t thread) { pthread_kill(thread, kInterrupt); }
 
 SignalHandlers::SignalHandlers() {
+  for (Slot& slot : slots) slot.thread = 0;  // a fork during a launch leaves them behind
+  library_base();  // looked up now: a handler could find the dynamic linker's lock taken
   struct sigaction action = {};
   action.sa_sigaction = on_signal;
   action.sa_flags = SA_SIGINFO | SA_ONSTACK;
@@ -151,6 +172,21 @@ SignalHandlers::SignalHandlers() {
 SignalHandlers::~SignalHandlers() {
   for (int i = 0; i < kCount; ++i) sigaction(kSignals[i], &previous[i], nullptr);
 }
+
+KnownToHandlers::KnownToHandlers(Worker& worker) {
+  for (slot_ = 0; slot_ < SignalHandlers::kMostWorkers; ++slot_) {
+    Slot& slot = slots[slot_];
+    long unused = 0;
+    // Until the worker is there, the slot belongs to no thread.
+    if (!slot.thread.compare_exchange_strong(unused, -1)) continue;
+    slot.worker = &worker;
+    slot.thread = this_thread();
+    return;
+  }
+  abort();
+}
+
+KnownToHandlers::~KnownToHandlers() { slots[slot_].thread = 0; }
 
 SignalStack::SignalStack() : memory_(static_cast<char*>(malloc(kSignalStackBytes))) {
   stack_t stack = {};

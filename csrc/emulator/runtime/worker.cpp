@@ -27,7 +27,8 @@ bool Worker::run() {
   const size_t stack_bytes = stack_kib > 0 ? stack_kib * 1024 : kStackBytes;
   const int n_threads = static_cast<int>(threads[0] * threads[1] * threads[2]);
   if (!stacks.map(n_threads, stack_bytes)) return false;
-  SignalStack signal_stack;
+  const SignalStack signal_stack;
+  const KnownToHandlers known(*this);
   worker = this;
   const uint64_t total = uint64_t{launch.grid[0]} * launch.grid[1] * launch.grid[2];
   while (!launch.given_up) {

@@ -44,6 +44,13 @@ struct Trap {
   Trace trace;
 };
 
+// Where a thread continues for a moment that a signal handler takes out of a kernel: a stack that
+// nothing else uses, and room for the context that is left.
+struct Landing {
+  alignas(16) char stack[512];
+  void* scrap;
+};
+
 // One OS thread of a launch. Everything that kernel code changes through the runtime is in here, so
 // that threadgroups on different OS threads share nothing but device memory.
 class Worker {
@@ -66,6 +73,7 @@ class Worker {
   Tracer tracer{*this};
   Counters counters = {};
   Trap trap;
+  Landing landing;
   // Outside kernel code, where locks may be held, the launch cannot be given up at any instruction.
   std::atomic<bool> in_runtime{true};
   bool out_of_memory = false;
