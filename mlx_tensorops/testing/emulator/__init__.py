@@ -19,11 +19,15 @@ from mlx_tensorops.testing.emulator.errors import (
 from mlx_tensorops.testing.emulator.findings import Finding
 from mlx_tensorops.testing.emulator.library import Kernel, Launch, Library, compile
 from mlx_tensorops.testing.emulator.policies import Policies
+from mlx_tensorops.testing.emulator.roofline import CHIPS, Chip, Estimate
 
 __all__ = [
+    "CHIPS",
+    "Chip",
     "CompileError",
     "CompilerMissing",
     "EmulatorError",
+    "Estimate",
     "Fault",
     "Finding",
     "Kernel",

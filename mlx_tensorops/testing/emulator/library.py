@@ -14,6 +14,7 @@ from mlx_tensorops.testing.emulator.errors import EmulatorError, Fault
 from mlx_tensorops.testing.emulator.findings import Finding
 from mlx_tensorops.testing.emulator.policies import EmuPolicies, Policies
 from mlx_tensorops.testing.emulator.rewriter import Argument, Instance
+from mlx_tensorops.testing.emulator.roofline import Chip, Estimate
 from mlx_tensorops.testing.emulator.values import pack
 
 _OWN_SOURCES = (str(building.SOURCES),)
@@ -25,13 +26,41 @@ class Launch:
 
     Attributes:
         counters: costs by name, such as "matmul_flops" and "threadgroup_barriers".
-        buffer_bytes: in a traced library, bytes (read, written) by buffer index.
+        buffer_bytes: in a traced library, bytes (read, written) by buffer index: of all threads,
+            as if there were no cache. An atomic operation counts as a store.
+        buffer_sizes: the size in bytes of each buffer that was bound, by index.
+        constant_buffers: those of them in the constant address space.
+        is_traced: whether bytes were counted.
         findings: what was noticed, in order.
     """
 
     counters: Mapping[str, int]
     buffer_bytes: Mapping[int, tuple[int, int]]
+    buffer_sizes: Mapping[int, int]
+    constant_buffers: frozenset[int]
+    is_traced: bool
     findings: tuple[Finding, ...]
+
+    def estimate(self, chip: str | Chip) -> Estimate:
+        """The least time that a GPU of this kind would need: an estimate from public figures.
+
+        Nothing was measured on a Mac, and most kernels take longer: see `Estimate`.
+
+        Args:
+            chip: a name, such as "M4 Max", or a Chip.
+
+        Raises:
+            ValueError: the chip is not known, or the library was compiled without trace=True, so
+                that bytes were not counted.
+        """
+        if not self.is_traced:
+            raise ValueError("[estimate] the library must be compiled with trace=True.")
+        bytes_by_buffer = {
+            index: pair
+            for index, pair in self.buffer_bytes.items()
+            if index not in self.constant_buffers
+        }
+        return Estimate.of(self.counters, bytes_by_buffer, self.buffer_sizes, chip)
 
 
 def compile(
@@ -196,8 +225,18 @@ class Kernel:
                 EmuPolicies.of(policies or Policies()),
                 os_threads or len(os.sched_getaffinity(0)),
             )
-            result = Launch(self._native.counters(), self._native.buffer_bytes(), self._findings())
+            result = self._result(bound)
         return self._judge(status, result, check)
+
+    def _result(self, bound: Mapping[int, np.ndarray[Any, Any]]) -> Launch:
+        return Launch(
+            counters=self._native.counters(),
+            buffer_bytes=self._native.buffer_bytes(),
+            buffer_sizes={index: array.nbytes for index, array in bound.items()},
+            constant_buffers=frozenset(i for i in bound if self._buffers[i].constant),
+            is_traced=self._native.is_trace,
+            findings=self._findings(),
+        )
 
     def _judge(self, status: int, result: Launch, check: bool) -> Launch:
         if status == native.BAD_ARGUMENT:

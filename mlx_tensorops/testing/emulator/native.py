@@ -18,6 +18,9 @@ N_BUFFERS = 31
 # emu::Counters of emulator/runtime.h, in its order.
 COUNTERS = (
     "matmul_flops",
+    "simdgroup_matrix_flops",
+    "strict_float_flops",
+    "integer_flops",
     "matmul_calls",
     "threadgroup_barriers",
     "simdgroup_barriers",
@@ -43,6 +46,7 @@ class NativeLibrary:
         version = self._library.emu_abi_version()
         if version != ABI_VERSION:
             raise EmulatorError(f"{path} has interface {version}, wanted {ABI_VERSION}")
+        self.is_trace = bool(self._library.emu_is_trace())
 
     def _declare(self) -> None:
         library = self._library

@@ -169,8 +169,11 @@ void note(const char* kind, const char* message);
 // ---- costs --------------------------------------------------------------------------------------
 
 struct Counters {
-  uint64_t matmul_flops;            // by the shim: 2 m n k an operation
-  uint64_t matmul_calls;            // by the shim
+  uint64_t matmul_flops;            // by the shim, as all up to matmul_calls: 2 m n k an operation
+  uint64_t simdgroup_matrix_flops;  // of these: by simdgroup_matrix
+  uint64_t strict_float_flops;      // by matmul2d with a float operand, without relaxed_precision
+  uint64_t integer_flops;           // by matmul2d into int32
+  uint64_t matmul_calls;
   uint64_t threadgroup_barriers;    // by the runtime, from here on
   uint64_t simdgroup_barriers;      // quadgroup barriers included
   uint64_t simd_ops;                // collective operations of simdgroups, quads and threadgroups

@@ -28,6 +28,7 @@ class Argument:
     name: str
     type: str
     writable: bool
+    constant: bool
     optional: bool
 
 
@@ -95,6 +96,7 @@ def _argument(
         name=parameter.name,
         type=parameter.type,
         writable=not parameter.is_const,
+        constant="constant" in parameter.spaces,
         optional="function_constant" in parameter.attributes,
     )
 

@@ -132,6 +132,7 @@ void multiply_matrices(void** slots, int n, int n_active) {
     }
   }
   counters().matmul_flops += 2 * 8 * 8 * 8;
+  counters().simdgroup_matrix_flops += 2 * 8 * 8 * 8;
   counters().matmul_calls += 1;
 }
 

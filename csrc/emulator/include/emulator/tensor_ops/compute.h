@@ -176,8 +176,17 @@ struct Run {
       scatter(result, destination, i, destination);
       if (is_tensor<C>) break;
     }
-    counters().matmul_flops += 2ull * desc.m * desc.n * static_cast<uint64_t>(k);
+    count(2ull * desc.m * desc.n * static_cast<uint64_t>(k));
+  }
+
+  // Apart what runs at another rate than 16-bit floats on GPUs with matrix units.
+  static void count(uint64_t flops) {
+    constexpr bool strict =
+        !desc.relaxed_precision && is_one_of<float, element_type_of<A>, element_type_of<B>>;
+    counters().matmul_flops += flops;
     counters().matmul_calls += 1;
+    if (strict) counters().strict_float_flops += flops;
+    if (metal::is_same_v<Accumulator, int32_t>) counters().integer_flops += flops;
   }
 
   template <class X>
