@@ -21,10 +21,11 @@ set(MTO_ISA_FLAGS_neon "")
 set(MTO_ISA_FLAGS_avx2 -mavx2 -mfma -mf16c)
 set(MTO_ISA_FLAGS_avx512 -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx2 -mfma -mf16c)
 
-# tensorops_add_op(<op>): csrc/ops/<op>/<op>{,_cpu}.cpp, and <op>_kernels.cpp for every instruction set.
+# tensorops_add_op(<op>): csrc/ops/<op>/<op>{,_cpu,_metal}.cpp, and <op>_kernels.cpp for every instruction set.
 function(tensorops_add_op op)
   set(dir "csrc/ops/${op}")
-  set(MTO_OP_SOURCES ${MTO_OP_SOURCES} "${dir}/${op}.cpp" "${dir}/${op}_cpu.cpp" PARENT_SCOPE)
+  set(MTO_OP_SOURCES ${MTO_OP_SOURCES} "${dir}/${op}.cpp" "${dir}/${op}_cpu.cpp" "${dir}/${op}_metal.cpp"
+    PARENT_SCOPE)
   foreach(isa IN LISTS MTO_ISAS)
     add_library(${op}_${isa} OBJECT "${dir}/${op}_kernels.cpp")
     target_include_directories(${op}_${isa} PRIVATE csrc)
@@ -33,4 +34,27 @@ function(tensorops_add_op op)
       ${MTO_ISA_FLAGS_${isa}})
     target_sources(mto_kernels PRIVATE $<TARGET_OBJECTS:${op}_${isa}>)
   endforeach()
+endfunction()
+
+# tensorops_embed_metal(): MTO_METAL_SOURCES, the Metal backend with its kernels as text.
+function(tensorops_embed_metal)
+  set(root "${CMAKE_CURRENT_SOURCE_DIR}")
+  file(GLOB_RECURSE files CONFIGURE_DEPENDS RELATIVE "${root}" metal/*.metal metal/*.h)
+  file(GLOB shared CONFIGURE_DEPENDS RELATIVE "${root}" csrc/formats/*.h csrc/ops/*/*_metal_params.h)
+  list(FILTER shared EXCLUDE REGEX "_(simd|encode)\\.h$")
+  list(APPEND files ${shared})
+  list(SORT files)
+  set(output "${CMAKE_CURRENT_BINARY_DIR}/embedded_metal.cpp")
+  string(REPLACE ";" "$<SEMICOLON>" joined "${files}")
+  add_custom_command(OUTPUT "${output}"
+    COMMAND "${CMAKE_COMMAND}" "-DROOT=${root}" "-DFILES=${joined}" "-DOUTPUT=${output}"
+      -P "${root}/cmake/embed.cmake"
+    DEPENDS ${files} cmake/embed.cmake VERBATIM)
+  if(APPLE)
+    set(encoder csrc/metal/mlx_encoder.cpp)
+  else()
+    set(encoder csrc/metal/emulated_encoder.cpp)
+  endif()
+  set(MTO_METAL_SOURCES "${output}" "${encoder}" csrc/metal/kernel.cpp csrc/metal/recorder.cpp
+    PARENT_SCOPE)
 endfunction()

@@ -6,12 +6,14 @@
 #include <nanobind/stl/variant.h>
 #include <nanobind/stl/vector.h>
 
+#include "bindings_metal.h"
 #include "common/counters.h"
 #include "cpu/isa.h"
 #include "cpu/thread_pool.h"
 #include "ops/dequantize/dequantize.h"
 #include "ops/quantize/quantize.h"
 #include "ops/quantized_matmul/quantized_matmul.h"
+#include "testing/callback.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -20,13 +22,13 @@ namespace {
 
 void bind_ops(nb::module_& m) {
   m.def("quantize", &mto::quantize, "w"_a, "group_size"_a.none(), "bits"_a.none(), "mode"_a,
-        "global_scale"_a.none(), "force_fused"_a, "stream"_a.none());
+        "global_scale"_a.none(), "route"_a.none(), "force_fused"_a, "stream"_a.none());
   m.def("dequantize", &mto::dequantize, "w"_a, "scales"_a, "biases"_a.none(), "group_size"_a.none(),
-        "bits"_a.none(), "mode"_a, "global_scale"_a.none(), "dtype"_a.none(), "force_fused"_a,
-        "stream"_a.none());
+        "bits"_a.none(), "mode"_a, "global_scale"_a.none(), "dtype"_a.none(), "route"_a.none(),
+        "force_fused"_a, "stream"_a.none());
   m.def("quantized_matmul", &mto::quantized_matmul, "x"_a, "w"_a, "scales"_a, "biases"_a.none(),
-        "transpose"_a, "group_size"_a.none(), "bits"_a.none(), "mode"_a, "force_fused"_a,
-        "stream"_a.none());
+        "transpose"_a, "group_size"_a.none(), "bits"_a.none(), "mode"_a, "precision"_a.none(),
+        "route"_a.none(), "force_fused"_a, "stream"_a.none());
 }
 
 void set_cpu_isa(const std::string& name) {
@@ -69,6 +71,8 @@ void bind_runtime(nb::module_& m) {
         "The reason why no kernel covers the case, or an empty string.");
   m.def("counters", &mto::counters);
   m.def("reset_counters", &mto::reset_counters);
+  m.def("callback", &mto::callback, "name"_a, "run"_a, "inputs"_a, "shapes"_a, "dtypes"_a,
+        "stream"_a.none());
   m.def(
       "smoke", [](const mto::mx::array& a) { return a.ndim() == 0; }, "a"_a,
       "True for a scalar: shows that this module and mlx.core share their types.");
@@ -79,4 +83,5 @@ void bind_runtime(nb::module_& m) {
 NB_MODULE(_ext, m) {
   bind_ops(m);
   bind_runtime(m);
+  bind_metal(m);
 }

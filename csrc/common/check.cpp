@@ -5,7 +5,6 @@
 #include <sstream>
 #include <stdexcept>
 
-#include "common/counters.h"
 #include "formats/affine.h"
 
 namespace mto {
@@ -115,6 +114,13 @@ int check_affine_operands(std::string_view op, const mx::array& w, const mx::arr
   return static_cast<int>(n_values);
 }
 
+bool check_precision(std::string_view op, const std::optional<std::string>& precision) {
+  if (precision && *precision != "tf32") {
+    fail(op, "precision", "be None or \"tf32\"", "\"" + *precision + "\"");
+  }
+  return precision.has_value();
+}
+
 void check_same_groups(std::string_view op, const mx::array& w, const mx::array& scales,
                        const mx::array& biases, int group_size, int bits) {
   int64_t n_bits = int64_t{32} * w.shape(-1);
@@ -138,12 +144,9 @@ void check_other_mode(std::string_view op, const mx::array& w, const mx::array& 
   }
 }
 
-std::string backend_of(mx::Stream stream) {
-  return stream.device == mx::Device::gpu ? "gpu" : "cpu";
-}
-
 std::string unsupported(std::string_view backend, const Format& format, const NamedDtypes& dtypes) {
-  if (backend != "cpu") return "no kernel for backend " + std::string(backend);
+  if (backend != "cpu" && backend != "metal")
+    return "no kernel for backend " + std::string(backend);
   if (!format.affine()) return "mode " + format.mode;
   if (!one_of(kAffineBits, format.bits)) return "bits " + std::to_string(format.bits);
   if (!one_of(kAffineGroupSizes, format.group_size)) {
@@ -153,14 +156,6 @@ std::string unsupported(std::string_view backend, const Format& format, const Na
     if (!float_type(dtype)) return name + " of dtype " + to_string(dtype);
   }
   return "";
-}
-
-void take_fallback(std::string_view op, mx::Stream stream, const std::string& reason,
-                   bool force_fused) {
-  if (force_fused) {
-    fail(op, "force_fused", "be False where no kernel of this package covers the call", reason);
-  }
-  count(op, backend_of(stream), reason);
 }
 
 }  // namespace mto

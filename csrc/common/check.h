@@ -39,6 +39,9 @@ Format check_format(std::string_view op, const std::string& mode, std::optional<
 int check_affine_operands(std::string_view op, const mx::array& w, const mx::array& scales,
                           const std::optional<mx::array>& biases, const Format& format);
 
+// True for "tf32", false for None.
+bool check_precision(std::string_view op, const std::optional<std::string>& precision);
+
 // That w, scales and biases agree, for output_shapes: mx.compile(shapeless=True) runs a traced
 // graph on other shapes, past the op function and its checks.
 void check_same_groups(std::string_view op, const mx::array& w, const mx::array& scales,
@@ -47,15 +50,9 @@ void check_same_groups(std::string_view op, const mx::array& w, const mx::array&
 // For the modes that are MLX's: what MLX reads out of bounds, or divides by, unchecked.
 void check_other_mode(std::string_view op, const mx::array& w, const mx::array& scales);
 
-// Why no kernel covers such a call, in words; empty where one does. Asked by the ops to choose the
-// route, and through _ext.supports by the tests and by the generator of SUPPORT.md.
+// Why no kernel of a backend covers such a call, in words; empty where one does. Asked by the ops
+// to choose the route, and through _ext.supports by the tests and by the generator of SUPPORT.md.
 using NamedDtypes = std::vector<std::pair<std::string, mx::Dtype>>;
 std::string unsupported(std::string_view backend, const Format& format, const NamedDtypes& dtypes);
-
-std::string backend_of(mx::Stream stream);
-
-// Records that the call goes to MLX's own op, or refuses it when the caller forbids that.
-void take_fallback(std::string_view op, mx::Stream stream, const std::string& reason,
-                   bool force_fused);
 
 }  // namespace mto

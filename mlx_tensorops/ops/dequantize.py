@@ -18,6 +18,7 @@ def dequantize(
     global_scale: mx.array | None = None,
     dtype: mx.Dtype | None = None,
     *,
+    route: str | None = None,
     force_fused: bool = False,
     stream: mx.Stream | mx.Device | None = None,
 ) -> mx.array:
@@ -36,6 +37,8 @@ def dequantize(
             with the defaults of that op.
         global_scale: For ``"nvfp4"`` only, as in ``mx.dequantize``. Default: ``None``.
         dtype: Output dtype. Default: the result type of scales and biases.
+        route: ``"ours"``, ``"mlx"``, or ``"auto"``: ours, but on a Mac MLX's where MLX has a kernel
+            for the very case. Default: ``None``, which is ``"auto"``.
         force_fused: Raise instead of giving the call to ``mx.dequantize``. Default: ``False``.
         stream: Stream or device to run on. Default: the default one.
 
@@ -43,8 +46,8 @@ def dequantize(
         ``(..., n)`` of ``dtype``.
 
     Raises:
-        ValueError: an unsupported mode, bits, group size or dtype, shapes that do not fit each
-            other, or a call that no kernel of this package covers while ``force_fused``.
+        ValueError: an unsupported mode, bits, group size, dtype or route, shapes that do not fit
+            each other, or a call that no kernel of this package covers while ``force_fused``.
 
     Example:
         >>> w = mto.dequantize(*mto.quantize(mx.random.normal((8, 64))))
@@ -52,5 +55,5 @@ def dequantize(
     Source: the affine mode of ``mx.dequantize``, MLX 0.32.4.
     """
     return _ext.dequantize(
-        w, scales, biases, group_size, bits, mode, global_scale, dtype, force_fused, stream
+        w, scales, biases, group_size, bits, mode, global_scale, dtype, route, force_fused, stream
     )

@@ -15,6 +15,7 @@ def quantize(
     mode: str = "affine",
     *,
     global_scale: mx.array | None = None,
+    route: str | None = None,
     force_fused: bool = False,
     stream: mx.Stream | mx.Device | None = None,
 ) -> tuple[mx.array, ...]:
@@ -39,6 +40,8 @@ def quantize(
         mode: ``"affine"``; ``"mxfp4"``, ``"mxfp8"`` and ``"nvfp4"`` are given to ``mx.quantize``,
             with the defaults of that op.
         global_scale: For ``"nvfp4"`` only, as in ``mx.quantize``. Default: ``None``.
+        route: ``"ours"``, ``"mlx"``, or ``"auto"``: ours, but on a Mac MLX's where MLX has a kernel
+            for the very case. Default: ``None``, which is ``"auto"``.
         force_fused: Raise instead of giving the call to ``mx.quantize``. Default: ``False``.
         stream: Stream or device to run on. Default: the default one.
 
@@ -55,4 +58,4 @@ def quantize(
 
     Source: the affine mode of ``mx.quantize``, MLX 0.32.4, determined by experiment.
     """
-    return tuple(_ext.quantize(w, group_size, bits, mode, global_scale, force_fused, stream))
+    return tuple(_ext.quantize(w, group_size, bits, mode, global_scale, route, force_fused, stream))

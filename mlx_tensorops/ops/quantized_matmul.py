@@ -18,6 +18,8 @@ def quantized_matmul(
     bits: int | None = None,
     mode: str = "affine",
     *,
+    precision: str | None = None,
+    route: str | None = None,
     force_fused: bool = False,
     stream: mx.Stream | mx.Device | None = None,
 ) -> mx.array:
@@ -41,6 +43,10 @@ def quantized_matmul(
         bits: Bits of a code: 1, 2, 3, 4, 5, 6 or 8. Default: 4.
         mode: ``"affine"``; ``"mxfp4"``, ``"mxfp8"`` and ``"nvfp4"`` are given to
             ``mx.quantized_matmul``, with the defaults of that op.
+        precision: ``"tf32"`` lets a Mac round operands of float32 products to 11 significant bits.
+            Default: ``None``, full float32.
+        route: ``"ours"``, ``"mlx"``, or ``"auto"``: ours, but on a Mac MLX's where MLX has a kernel
+            for the very case. Default: ``None``, which is ``"auto"``.
         force_fused: Raise instead of giving the call to ``mx.quantized_matmul``. Default:
             ``False``.
         stream: Stream or device to run on. Default: the default one.
@@ -50,8 +56,8 @@ def quantized_matmul(
         x, scales and biases: float32 for a bfloat16 x with float32 scales.)
 
     Raises:
-        ValueError: an unsupported mode, bits, group size or dtype, shapes that do not fit each
-            other, or a call that no kernel of this package covers while ``force_fused``.
+        ValueError: an unsupported mode, bits, group size, dtype or route, shapes that do not fit
+            each other, or a call that no kernel of this package covers while ``force_fused``.
 
     Example:
         >>> w_q, scales, biases = mto.quantize(mx.random.normal((32, 64)))
@@ -61,5 +67,16 @@ def quantized_matmul(
     Geijn, ACM TOMS 34(3), 2008.
     """
     return _ext.quantized_matmul(
-        x, w, scales, biases, transpose, group_size, bits, mode, force_fused, stream
+        x,
+        w,
+        scales,
+        biases,
+        transpose,
+        group_size,
+        bits,
+        mode,
+        precision,
+        route,
+        force_fused,
+        stream,
     )

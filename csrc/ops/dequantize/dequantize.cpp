@@ -1,5 +1,6 @@
 #include "ops/dequantize/dequantize.h"
 
+#include "common/route.h"
 #include "common/transforms.h"
 
 namespace mto {
@@ -10,7 +11,7 @@ constexpr const char* kOp = "dequantize";
 mx::array make(const mx::array& w, const mx::array& scales, const mx::array& biases, int group_size,
                int bits, mx::Dtype dtype, mx::Stream stream) {
   auto primitive = std::make_shared<Dequantize>(stream, group_size, bits, dtype);
-  std::vector<mx::array> inputs{w, scales, biases};
+  auto inputs = kernel_inputs({w, scales, biases}, stream);
   auto shape = primitive->output_shapes(inputs)[0];
   return mx::array(std::move(shape), dtype, primitive, std::move(inputs));
 }
@@ -21,30 +22,29 @@ mx::array dequantize(const mx::array& w, const mx::array& scales,
                      const std::optional<mx::array>& biases, std::optional<int> group_size,
                      std::optional<int> bits, const std::string& mode,
                      const std::optional<mx::array>& global_scale, std::optional<mx::Dtype> dtype,
-                     bool force_fused, mx::StreamOrDevice s) {
+                     const std::optional<std::string>& route, bool force_fused,
+                     mx::StreamOrDevice s) {
   auto stream = mx::to_stream(s);
   auto format = check_format(kOp, mode, group_size, bits);
-  std::string reason;
+  NamedDtypes dtypes;
+  auto out_dtype = dtype.value_or(mx::float32);
   if (format.affine()) {
     check_affine_operands(kOp, w, scales, biases, format);
     if (global_scale) fail(kOp, "global_scale", "be None in mode \"affine\"", "an array");
     if (dtype && !mx::issubdtype(*dtype, mx::floating)) {
       fail(kOp, "dtype", "be a real floating type", to_string(*dtype));
     }
-    auto out = dtype.value_or(mx::result_type(scales, *biases));
-    if (!mx::issubdtype(out, mx::floating)) {
+    out_dtype = dtype.value_or(mx::result_type(scales, *biases));
+    if (!mx::issubdtype(out_dtype, mx::floating)) {
       fail(kOp, "scales or biases", "be of a floating type", to_string(scales.dtype()));
     }
-    reason =
-        unsupported(backend_of(stream), format,
-                    {{"scales", scales.dtype()}, {"biases", biases->dtype()}, {"the output", out}});
-    if (reason.empty())
-      return make(w, scales, *biases, format.group_size, format.bits, out, stream);
+    dtypes = {{"scales", scales.dtype()}, {"biases", biases->dtype()}, {"the output", out_dtype}};
   } else {
     check_other_mode(kOp, w, scales);
-    reason = unsupported(backend_of(stream), format, {});
   }
-  take_fallback(kOp, stream, reason, force_fused);
+  if (takes_call({kOp, stream, format, dtypes, route, force_fused})) {
+    return make(w, scales, *biases, format.group_size, format.bits, out_dtype, stream);
+  }
   return mx::dequantize(w, scales, biases, group_size, bits, mode, global_scale, dtype, stream);
 }
 
@@ -111,10 +111,6 @@ std::pair<std::vector<mx::array>, std::vector<int>> Dequantize::vmap(
     a = mx::broadcast_to(a, shape, stream());
   }
   return {{apply(moved[0], moved[1], moved[2])}, {0}};
-}
-
-void Dequantize::eval_gpu(const std::vector<mx::array>&, mx::array&) {
-  throw std::runtime_error("[dequantize] No GPU kernel in this build.");
 }
 
 }  // namespace mto

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "common/check.h"
+#include "metal/encoder.h"
 
 namespace mto {
 
@@ -8,20 +9,23 @@ mx::array dequantize(const mx::array& w, const mx::array& scales,
                      const std::optional<mx::array>& biases, std::optional<int> group_size,
                      std::optional<int> bits, const std::string& mode,
                      const std::optional<mx::array>& global_scale, std::optional<mx::Dtype> dtype,
-                     bool force_fused, mx::StreamOrDevice s);
+                     const std::optional<std::string>& route, bool force_fused,
+                     mx::StreamOrDevice s);
 
 // The codes of affine w as float32 [.., n]; scales give the shape of the groups.
 mx::array affine_codes(const mx::array& w, const mx::array& scales, int group_size, int bits,
                        mx::Stream stream);
 
 // Inputs w, scales, biases with equal leading dimensions.
-class Dequantize : public mx::UnaryPrimitive {
+class Dequantize : public mx::UnaryPrimitive, public metal::MetalPrimitive {
  public:
   Dequantize(mx::Stream stream, int group_size, int bits, mx::Dtype dtype)
       : mx::UnaryPrimitive(stream), group_size_(group_size), bits_(bits), dtype_(dtype) {}
 
   void eval_cpu(const std::vector<mx::array>& inputs, mx::array& out) override;
   void eval_gpu(const std::vector<mx::array>& inputs, mx::array& out) override;
+  void eval_metal(metal::Encoder& encoder, const std::vector<mx::array>& inputs,
+                  std::vector<mx::array>& outputs) override;
   std::vector<mx::array> jvp(const std::vector<mx::array>& primals,
                              const std::vector<mx::array>& tangents,
                              const std::vector<int>& argnums) override;

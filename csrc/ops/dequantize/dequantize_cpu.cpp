@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "common/counters.h"
+#include "common/route.h"
 #include "cpu/matrices.h"
 #include "cpu/thread_pool.h"
 #include "ops/dequantize/dequantize.h"
@@ -17,6 +18,7 @@ constexpr int64_t kTaskValues = 1 << 14;
 }  // namespace
 
 void Dequantize::eval_cpu(const std::vector<mx::array>& inputs, mx::array& out) {
+  if (eval_emulated(*this, stream(), inputs, {out})) return;
   out.set_data(mx::allocator::malloc(out.nbytes()));
   if (out.size() == 0) return;
   DequantizeParams params{};

@@ -1,5 +1,6 @@
 #include "ops/quantize/quantize.h"
 
+#include "common/route.h"
 #include "common/transforms.h"
 
 namespace mto {
@@ -9,7 +10,7 @@ constexpr const char* kOp = "quantize";
 
 std::vector<mx::array> make(const mx::array& w, int group_size, int bits, mx::Stream stream) {
   auto primitive = std::make_shared<Quantize>(stream, group_size, bits);
-  std::vector<mx::array> inputs{w};
+  auto inputs = kernel_inputs({w}, stream);
   auto shapes = primitive->output_shapes(inputs);
   return mx::array::make_arrays(shapes, {mx::uint32, w.dtype(), w.dtype()}, primitive, inputs);
 }
@@ -18,11 +19,12 @@ std::vector<mx::array> make(const mx::array& w, int group_size, int bits, mx::St
 
 std::vector<mx::array> quantize(const mx::array& w, std::optional<int> group_size,
                                 std::optional<int> bits, const std::string& mode,
-                                const std::optional<mx::array>& global_scale, bool force_fused,
+                                const std::optional<mx::array>& global_scale,
+                                const std::optional<std::string>& route, bool force_fused,
                                 mx::StreamOrDevice s) {
   auto stream = mx::to_stream(s);
   auto format = check_format(kOp, mode, group_size, bits);
-  std::string reason;
+  NamedDtypes dtypes;
   if (format.affine()) {
     if (!mx::issubdtype(w.dtype(), mx::floating)) {
       fail(kOp, "w", "be of a real floating type", to_string(w.dtype()));
@@ -34,12 +36,11 @@ std::vector<mx::array> quantize(const mx::array& w, std::optional<int> group_siz
            "shape " + to_string(w.shape()));
     }
     if (global_scale) fail(kOp, "global_scale", "be None in mode \"affine\"", "an array");
-    reason = unsupported(backend_of(stream), format, {{"w", w.dtype()}});
-    if (reason.empty()) return make(w, format.group_size, format.bits, stream);
-  } else {
-    reason = unsupported(backend_of(stream), format, {});
+    dtypes = {{"w", w.dtype()}};
   }
-  take_fallback(kOp, stream, reason, force_fused);
+  if (takes_call({kOp, stream, format, dtypes, route, force_fused})) {
+    return make(w, format.group_size, format.bits, stream);
+  }
   return mx::quantize(w, group_size, bits, mode, global_scale, stream);
 }
 
@@ -114,10 +115,6 @@ std::pair<std::vector<mx::array>, std::vector<int>> Quantize::vmap(
     const std::vector<mx::array>& inputs, const std::vector<int>& axes) {
   auto w = mx::moveaxis(inputs[0], axes[0], 0, stream());
   return {make(w, group_size_, bits_, stream()), {0, 0, 0}};
-}
-
-void Quantize::eval_gpu(const std::vector<mx::array>&, std::vector<mx::array>&) {
-  throw std::runtime_error("[quantize] No GPU kernel in this build.");
 }
 
 }  // namespace mto

@@ -1,23 +1,27 @@
 #pragma once
 
 #include "common/check.h"
+#include "metal/encoder.h"
 
 namespace mto {
 
 // w_q, scales and, where the format has them, biases.
 std::vector<mx::array> quantize(const mx::array& w, std::optional<int> group_size,
                                 std::optional<int> bits, const std::string& mode,
-                                const std::optional<mx::array>& global_scale, bool force_fused,
+                                const std::optional<mx::array>& global_scale,
+                                const std::optional<std::string>& route, bool force_fused,
                                 mx::StreamOrDevice s);
 
 // Outputs w_q, scales, biases.
-class Quantize : public mx::Primitive {
+class Quantize : public mx::Primitive, public metal::MetalPrimitive {
  public:
   Quantize(mx::Stream stream, int group_size, int bits)
       : mx::Primitive(stream), group_size_(group_size), bits_(bits) {}
 
   void eval_cpu(const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs) override;
   void eval_gpu(const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs) override;
+  void eval_metal(metal::Encoder& encoder, const std::vector<mx::array>& inputs,
+                  std::vector<mx::array>& outputs) override;
   std::vector<mx::array> jvp(const std::vector<mx::array>& primals,
                              const std::vector<mx::array>& tangents,
                              const std::vector<int>& argnums) override;

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "common/counters.h"
+#include "common/route.h"
 #include "cpu/matrices.h"
 #include "cpu/thread_pool.h"
 #include "ops/quantize/quantize.h"
@@ -17,6 +18,7 @@ constexpr int64_t kTaskValues = 1 << 14;
 }  // namespace
 
 void Quantize::eval_cpu(const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs) {
+  if (eval_emulated(*this, stream(), inputs, outputs)) return;
   for (auto& out : outputs) out.set_data(mx::allocator::malloc(out.nbytes()));
   const auto& w = inputs[0];
   if (w.size() == 0) return;

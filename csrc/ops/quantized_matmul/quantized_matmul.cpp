@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "common/route.h"
 #include "common/transforms.h"
 #include "ops/dequantize/dequantize.h"
 
@@ -66,33 +67,30 @@ mx::array mlx_quantized_matmul(const mx::array& x, const mx::array& w, const mx:
 mx::array quantized_matmul(const mx::array& x, const mx::array& w, const mx::array& scales,
                            const std::optional<mx::array>& biases, bool transpose,
                            std::optional<int> group_size, std::optional<int> bits,
-                           const std::string& mode, bool force_fused, mx::StreamOrDevice s) {
+                           const std::string& mode, const std::optional<std::string>& precision,
+                           const std::optional<std::string>& route, bool force_fused,
+                           mx::StreamOrDevice s) {
   auto stream = mx::to_stream(s);
   auto format = check_format(kOp, mode, group_size, bits);
+  bool tf32 = check_precision(kOp, precision);
   if (!format.affine()) {
     if (x.ndim() == 0) fail(kOp, "x", "have at least 1 dimension", "a scalar");
     check_other_mode(kOp, w, scales);
-    take_fallback(kOp, stream, unsupported(backend_of(stream), format, {}), force_fused);
+    takes_call({kOp, stream, format, {}, route, force_fused});
     return mlx_quantized_matmul(x, w, scales, biases, transpose, group_size, bits, mode, stream);
   }
   int n_values = check_affine_operands(kOp, w, scales, biases, format);
   check_inner(x, w, n_values, transpose);
   auto matrix = x.ndim() == 1 ? mx::expand_dims(x, 0, stream) : x;
   check_batch(matrix, w);
-  auto reason =
-      unsupported(backend_of(stream), format,
-                  {{"x", x.dtype()}, {"scales", scales.dtype()}, {"biases", biases->dtype()}});
-  if (!reason.empty()) {
-    take_fallback(kOp, stream, reason, force_fused);
+  NamedDtypes dtypes{{"x", x.dtype()}, {"scales", scales.dtype()}, {"biases", biases->dtype()}};
+  if (!takes_call({kOp, stream, format, dtypes, route, force_fused})) {
     auto out =
         mlx_quantized_matmul(matrix, w, scales, biases, transpose, group_size, bits, mode, stream);
     return x.ndim() == 1 ? mx::squeeze(out, -2, stream) : out;
   }
-  auto primitive =
-      std::make_shared<QuantizedMatmul>(stream, format.group_size, format.bits, transpose);
-  std::vector<mx::array> inputs{matrix, w, scales, *biases};
-  auto shape = primitive->output_shapes(inputs)[0];
-  mx::array out(std::move(shape), x.dtype(), primitive, std::move(inputs));
+  QuantizedMatmul op(stream, format.group_size, format.bits, transpose, tf32);
+  auto out = op.apply(matrix, w, scales, *biases, transpose);
   return x.ndim() == 1 ? mx::squeeze(out, -2, stream) : out;
 }
 
@@ -111,13 +109,15 @@ std::vector<mx::Shape> QuantizedMatmul::output_shapes(const std::vector<mx::arra
 
 bool QuantizedMatmul::is_equivalent(const mx::Primitive& other) const {
   auto& o = static_cast<const QuantizedMatmul&>(other);
-  return group_size_ == o.group_size_ && bits_ == o.bits_ && transpose_ == o.transpose_;
+  return group_size_ == o.group_size_ && bits_ == o.bits_ && transpose_ == o.transpose_ &&
+         tf32_ == o.tf32_;
 }
 
 mx::array QuantizedMatmul::apply(const mx::array& x, const mx::array& w, const mx::array& scales,
                                  const mx::array& biases, bool transpose) {
-  auto primitive = std::make_shared<QuantizedMatmul>(stream(), group_size_, bits_, transpose);
-  std::vector<mx::array> inputs{x, w, scales, biases};
+  auto primitive =
+      std::make_shared<QuantizedMatmul>(stream(), group_size_, bits_, transpose, tf32_);
+  auto inputs = kernel_inputs({x, w, scales, biases}, stream());
   auto shape = primitive->output_shapes(inputs)[0];
   return mx::array(std::move(shape), x.dtype(), primitive, std::move(inputs));
 }
@@ -200,10 +200,6 @@ std::pair<std::vector<mx::array>, std::vector<int>> QuantizedMatmul::vmap(
     if (axes[i] < 0) moved[i] = inputs[i];
   }
   return {{apply(moved[0], moved[1], moved[2], moved[3], transpose_)}, {0}};
-}
-
-void QuantizedMatmul::eval_gpu(const std::vector<mx::array>&, mx::array&) {
-  throw std::runtime_error("[quantized_matmul] No GPU kernel in this build.");
 }
 
 }  // namespace mto

@@ -1,22 +1,35 @@
 #pragma once
 
 #include "common/check.h"
+#include "metal/encoder.h"
 
 namespace mto {
 
 mx::array quantized_matmul(const mx::array& x, const mx::array& w, const mx::array& scales,
                            const std::optional<mx::array>& biases, bool transpose,
                            std::optional<int> group_size, std::optional<int> bits,
-                           const std::string& mode, bool force_fused, mx::StreamOrDevice s);
+                           const std::string& mode, const std::optional<std::string>& precision,
+                           const std::optional<std::string>& route, bool force_fused,
+                           mx::StreamOrDevice s);
 
 // Inputs x, w, scales, biases; x and w have at least 2 dimensions, leading ones broadcast.
-class QuantizedMatmul : public mx::UnaryPrimitive {
+class QuantizedMatmul : public mx::UnaryPrimitive, public metal::MetalPrimitive {
  public:
-  QuantizedMatmul(mx::Stream stream, int group_size, int bits, bool transpose)
-      : mx::UnaryPrimitive(stream), group_size_(group_size), bits_(bits), transpose_(transpose) {}
+  QuantizedMatmul(mx::Stream stream, int group_size, int bits, bool transpose, bool tf32)
+      : mx::UnaryPrimitive(stream),
+        group_size_(group_size),
+        bits_(bits),
+        transpose_(transpose),
+        tf32_(tf32) {}
+
+  // The product by an op of these settings, but for `transpose`.
+  mx::array apply(const mx::array& x, const mx::array& w, const mx::array& scales,
+                  const mx::array& biases, bool transpose);
 
   void eval_cpu(const std::vector<mx::array>& inputs, mx::array& out) override;
   void eval_gpu(const std::vector<mx::array>& inputs, mx::array& out) override;
+  void eval_metal(metal::Encoder& encoder, const std::vector<mx::array>& inputs,
+                  std::vector<mx::array>& outputs) override;
   std::vector<mx::array> jvp(const std::vector<mx::array>& primals,
                              const std::vector<mx::array>& tangents,
                              const std::vector<int>& argnums) override;
@@ -31,14 +44,13 @@ class QuantizedMatmul : public mx::UnaryPrimitive {
   std::vector<mx::Shape> output_shapes(const std::vector<mx::array>& inputs) override;
 
  private:
-  mx::array apply(const mx::array& x, const mx::array& w, const mx::array& scales,
-                  const mx::array& biases, bool transpose);
   std::pair<mx::array, mx::array> scales_grad(const std::vector<mx::array>& primals,
                                               const mx::array& cotangent);
 
   int group_size_;
   int bits_;
   bool transpose_;
+  bool tf32_;  // products of float32 may be rounded to 11 bits first, where that is faster
 };
 
 }  // namespace mto

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "common/counters.h"
+#include "common/route.h"
 #include "cpu/matrices.h"
 #include "cpu/thread_pool.h"
 #include "ops/quantized_matmul/quantized_matmul.h"
@@ -85,6 +86,7 @@ class Launch {
 }  // namespace
 
 void QuantizedMatmul::eval_cpu(const std::vector<mx::array>& inputs, mx::array& out) {
+  if (eval_emulated(*this, stream(), inputs, {out})) return;
   out.set_data(mx::allocator::malloc(out.nbytes()));
   if (out.size() == 0) return;
   auto& encoder = mx::cpu::get_command_encoder(stream());

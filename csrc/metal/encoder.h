@@ -1,0 +1,58 @@
+#pragma once
+
+// The one road from an op to a Metal kernel. <op>_metal.cpp is written against Encoder; MLX's
+// command encoder carries it out on a Mac, the emulator on Linux.
+
+#include <mlx/mlx.h>
+
+#include <memory>
+#include <vector>
+
+#include "metal/device.h"
+#include "metal/kernel.h"
+
+namespace mto::metal {
+
+namespace mx = mlx::core;
+
+class Encoder {
+ public:
+  virtual ~Encoder() = default;
+
+  virtual void pipeline(const Kernel& kernel) = 0;
+  // Arrays are row-contiguous.
+  virtual void input(const mx::array& a, int index) = 0;
+  virtual void output(mx::array& a, int index) = 0;
+  virtual void bytes(const void* data, size_t size, int index) = 0;
+  virtual void threadgroup_memory(size_t size, int index) = 0;
+  virtual void dispatch(Size threadgroups, Size threads_per_threadgroup) = 0;
+  // Keeps an array of eval_metal alive until the kernels dispatched so far are done.
+  virtual void keep(const mx::array& a) = 0;
+
+  template <typename T>
+  void value(const T& value, int index) {
+    bytes(&value, sizeof value, index);
+  }
+};
+
+// An op that has Metal kernels.
+class MetalPrimitive {
+ public:
+  virtual ~MetalPrimitive() = default;
+  virtual void eval_metal(Encoder& encoder, const std::vector<mx::array>& inputs,
+                          std::vector<mx::array>& outputs) = 0;
+};
+
+// The device behind a stream, null where its kernels are not Metal's.
+std::shared_ptr<const Device> device_of(mx::Stream stream);
+
+// For eval_gpu. Throws where there is no Metal.
+std::unique_ptr<Encoder> gpu_encoder(mx::Stream stream);
+
+// For eval_cpu, which runs kernels in the emulator while that is on; null where it is off.
+std::unique_ptr<Encoder> emulated_encoder(mx::Stream stream);
+
+// "half" for float16, and so on.
+const char* type_name(mx::Dtype dtype);
+
+}  // namespace mto::metal

@@ -1,0 +1,23 @@
+#pragma once
+
+#include <metal_stdlib>
+
+namespace mto {
+
+// The shortest run of codes that starts and ends at a byte, whatever their bits.
+constant constexpr int kRun = 8;
+
+// A run of 8 codes of `Bits` bits: `Bits` bytes, the first code in the lowest bits.
+template <int Bits>
+inline ulong load_run(const device uchar* bytes) {
+  ulong run = 0;
+  for (int i = 0; i < Bits; ++i) run |= ulong(bytes[i]) << (8 * i);
+  return run;
+}
+
+template <int Bits>
+inline void store_run(ulong run, device uchar* bytes) {
+  for (int i = 0; i < Bits; ++i) bytes[i] = uchar(run >> (8 * i));
+}
+
+}  // namespace mto
