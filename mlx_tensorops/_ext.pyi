@@ -1,3 +1,6 @@
+from collections.abc import Callable, Sequence
+from typing import Any
+
 import mlx.core
 
 def quantize(
@@ -61,3 +64,15 @@ def smoke(a: mlx.core.array) -> bool:
     """
     True for a scalar: shows that this module and mlx.core share their types.
     """
+def callback(
+    name: str,
+    run: Callable[[list[Any], list[memoryview]], None],
+    inputs: Sequence[mlx.core.array],
+    shapes: Sequence[Sequence[int]],
+    dtypes: Sequence[mlx.core.Dtype],
+    stream: mlx.core.Stream
+    | mlx.core.ThreadLocalStream
+    | mlx.core.Device
+    | mlx.core.DeviceType
+    | None,
+) -> list[mlx.core.array]: ...

@@ -13,6 +13,18 @@ EXP = """
     T tmp = inp[elem];
     out[elem] = metal::exp(tmp);
 """
+COPY = "out[thread_position_in_grid.x] = inp[thread_position_in_grid.x];"
+
+
+def call(source, inputs=(), names=(), *, header="", atomic_outputs=False, **options):
+    """One output; the rest by default."""
+    kernel = metal_kernel(
+        "tested", list(names), ["out"], source, header, atomic_outputs=atomic_outputs
+    )
+    arguments = {"grid": (1, 1, 1), "threadgroup": (32, 1, 1), "output_shapes": [(1,)]}
+    arguments |= {"output_dtypes": [mx.float32]} | options
+    (out,) = kernel(inputs=list(inputs), **arguments)
+    return out
 
 
 @pytest.mark.parametrize("dtype", [mx.float32, mx.float16, mx.bfloat16], ids=str)
@@ -31,25 +43,60 @@ def test_the_example_of_the_documentation(dtype):
     assert mx.allclose(b, mx.exp(a), rtol=2e-2 if dtype == mx.bfloat16 else 2e-3)
 
 
-def test_shapes_strides_and_scalars():
-    source = """
-        uint i = thread_position_in_grid.x;
-        auto at = elem_to_loc(i, inp_shape, inp_strides, inp_ndim);
-        out[i] = N * inp[at] + offset + (FLAG ? small[1] : 0);
-        if (i == 0) count[0] = inp_ndim;
-    """
-    kernel = metal_kernel("strided", ["inp", "offset", "small"], ["out", "count"], source)
-    x = mx.arange(24).reshape(2, 3, 4).swapaxes(0, 2)
-    out, count = kernel(
-        inputs=[x, mx.array(100), mx.array([5, 7])],
-        template=[("N", 3), ("FLAG", True)],
-        grid=(24, 1, 1),
-        threadgroup=(32, 1, 1),
-        output_shapes=[x.shape, (1,)],
-        output_dtypes=[mx.int32, mx.int32],
-    )
-    assert mx.array_equal(out, 3 * x + 107)
-    assert count.item() == 3
+@pytest.mark.parametrize(
+    "dtype",
+    [mx.bool_, mx.uint8, mx.uint16, mx.uint32, mx.uint64, mx.int8, mx.int16, mx.int32, mx.int64]
+    + [mx.float16, mx.bfloat16, mx.float32, mx.complex64],
+    ids=str,
+)
+def test_every_type_passes_through(dtype):
+    values = mx.array([0, 1, 2, 100, 0, 1, 7, 3, 90]).astype(dtype)
+    out = call(COPY, [values], ["inp"], grid=(9, 1, 1), output_shapes=[(9,)], output_dtypes=[dtype])
+    assert out.dtype == dtype
+    assert mx.array_equal(out, values)
+
+
+def test_complex_numbers():
+    x = mx.array([1 + 2j, 3 - 4j, 1j] * 3)
+    out = call(
+        "uint i = thread_position_in_grid.x; out[i] = inp[i] * inp[i] + complex64_t(1, 0);",
+        [x], ["inp"], grid=(9, 1, 1), output_shapes=[(9,)], output_dtypes=[mx.complex64],
+    )  # fmt: skip
+    assert mx.allclose(out, x * x + 1)
+
+
+def test_template_arguments():
+    source = "out[0] = sizeof(T) + 10 * N + (FLAG ? 1000 : 2000);"
+    template = [("T", mx.bfloat16), ("N", -3), ("FLAG", True)]
+    assert call(source, template=template).item() == 2 - 30 + 1000
+    template = [("T", mx.int64), ("N", 4), ("FLAG", False)]
+    assert call(source, template=template).item() == 8 + 40 + 2000
+    with pytest.raises(ValueError, match=r"must be a dtype, a bool or an int of 32 bits, got 0\.5"):
+        call(source, template=[("T", mx.int64), ("N", 0.5)])
+    with pytest.raises(ValueError, match="32 bits, got 4294967296"):
+        call(source, template=[("N", 2**32)])
+    with pytest.raises(ValueError, match="of a type that Metal has, got .*float64"):
+        call(source, template=[("T", mx.float64)])
+
+
+def test_scalars_are_references():
+    source = "out[0] = a + b; out[1] = c ? d : -1; out[2] = e; out[3] = sizeof(e);"
+    half = mx.array(0.5, mx.bfloat16)
+    out = call(source, [2, 1.5, True, mx.array(7, mx.uint8), half], "abcde", output_shapes=[(4,)])
+    assert out.tolist() == [3.5, 7, 0.5, 2]
+    with pytest.raises(TypeError, match="inputs must be arrays or numbers, got "):
+        call("out[0] = x[0];", [[1, 2]], "x")
+
+
+def test_small_inputs_are_in_the_constant_address_space(capsys):
+    source = "out[0] = a[0] + b[0] + c;"
+    call(source, [mx.ones(7), mx.ones(8), mx.array(1)], "abc", verbose=True)
+    text = capsys.readouterr().out
+    assert text.startswith("Generated source code for `tested`:\n```\n")
+    assert "const constant float* a [[buffer(0)]]" in text
+    assert "const device float* b [[buffer(1)]]" in text
+    assert "const constant int32_t& c [[buffer(2)]]" in text
+    assert "device float* out [[buffer(3)]]" in text and source in text
 
 
 def test_header_and_atomic_outputs():
@@ -57,59 +104,132 @@ def test_header_and_atomic_outputs():
         uint i = thread_position_in_grid.x;
         atomic_fetch_add_explicit(&out[bin(inp[i])], 1, memory_order_relaxed);
     """
-    kernel = metal_kernel(
-        "histogram", ["inp"], ["out"], source, header="int bin(int x) { return x % 4; }",
-        atomic_outputs=True,
-    )  # fmt: skip
-    (out,) = kernel(
-        inputs=[mx.arange(100)],
-        grid=(100, 1, 1),
-        threadgroup=(32, 1, 1),
-        output_shapes=[(4,)],
-        output_dtypes=[mx.int32],
-        init_value=0,
-    )
-    assert out.tolist() == [25] * 4
+    header = "int bin(int x) { return x % 4; }"
+    arguments = {"grid": (100, 1, 1), "output_shapes": [(4,)], "init_value": 0}
+    for dtype in (mx.int32, mx.uint32, mx.float32):
+        out = call(
+            source, [mx.arange(100)], ["inp"], header=header, atomic_outputs=True,
+            output_dtypes=[dtype], **arguments,
+        )  # fmt: skip
+        assert out.tolist() == [25] * 4
+
+
+@pytest.mark.parametrize(
+    "dtype",
+    [mx.bool_, mx.uint8, mx.int64, mx.float16, mx.bfloat16, mx.float32, mx.complex64],
+    ids=str,
+)
+def test_outputs_start_with_the_initial_value(dtype):
+    source = "if (thread_position_in_grid.x == 7) out[1] = 0;"
+    out = call(source, init_value=1.5, output_shapes=[(2, 3)], output_dtypes=[dtype])
+    assert mx.array_equal(out, mx.full((2, 3), mx.array(1.5).astype(dtype)))
+    assert call("", init_value=0.1, output_dtypes=[mx.bfloat16]).item() == 0.10009765625
 
 
 def test_what_is_not_written_is_nan():
-    kernel = metal_kernel("half", ["inp"], ["out"], "out[thread_position_in_grid.x] = inp[0];")
-    (out,) = kernel(
-        inputs=[mx.ones(1)],
-        grid=(2, 1, 1),
-        threadgroup=(1, 1, 1),
-        output_shapes=[(4,)],
-        output_dtypes=[mx.float32],
-    )
+    source = "out[thread_position_in_grid.x] = 1;"
+    out = call(source, grid=(2, 1, 1), output_shapes=[(4,)])
     assert np.isnan(np.array(out)).tolist() == [False, False, True, True]
 
 
-def call(source, inputs=(), names=(), **options):
-    arguments = dict(
-        inputs=list(inputs), grid=(1, 1, 1), threadgroup=(1, 1, 1), output_shapes=[(1,)],
-        output_dtypes=[mx.float32],
+def test_several_outputs_of_several_types():
+    source = """
+        uint y = thread_position_in_grid.y;
+        more[y] = y;
+        out[0] = static_cast<bfloat>(a[1]);
+    """
+    kernel = metal_kernel("several", ["a"], ["out", "more"], source)
+    out, more = kernel(
+        inputs=[mx.array([1.5, 2.5])], grid=(1, 3, 1), threadgroup=(1, 3, 1),
+        output_shapes=[(), (3, 1)], output_dtypes=[mx.bfloat16, mx.int8],
     )  # fmt: skip
-    return metal_kernel("wrong", list(names), ["out"], source)(**(arguments | options))
+    assert (out.item(), out.dtype, out.shape) == (2.5, mx.bfloat16, ())
+    assert (more.tolist(), more.dtype) == ([[0], [1], [2]], mx.int8)
+
+
+def test_empty_arrays():
+    source = "if (inp_shape[0] > 0) out[0] = inp[0];"
+    out = call(source, [mx.zeros((0, 3))], ["inp"], output_shapes=[(0, 2)])
+    assert out.shape == (0, 2) and out.tolist() == []
+
+
+def test_the_grid_counts_threads():
+    source = """
+        if (thread_index_in_threadgroup == 0) {
+            out[threadgroup_position_in_grid.x] = threads_per_threadgroup.x;
+        }
+    """
+    sizes = {"output_shapes": [(3,)], "output_dtypes": [mx.int32]}
+    out = call(source, grid=(70, 1, 1), threadgroup=(32, 1, 1), **sizes)
+    assert out.tolist() == [32, 32, 6]
+    # No threadgroup is larger than the grid.
+    out = call(source, grid=(7, 1, 1), threadgroup=(32, 1, 1), init_value=0, **sizes)
+    assert out.tolist() == [7, 0, 0]
 
 
 def test_mistakes_name_the_line_of_the_source():
-    with pytest.raises(emulator.CompileError, match=r"^wrong\.metal:2: .*nothing"):
+    with pytest.raises(emulator.CompileError, match=r"^tested\.metal:2: .*nothing"):
         call("int x = 0;\nout[0] = nothing;")
+    out = call("int x = 0;\n\nout[x + 4] = 1;")
     with pytest.raises(
-        emulator.Fault, match=r"kernel wrong: .*\(out\), byte 16 of 4.*wrong\.metal:3"
+        emulator.Fault, match=r"kernel tested: .*\(out\), byte 16 of 4.*tested\.metal:3"
     ):
-        call("int x = 0;\n\nout[x + 4] = 1;")
+        mx.eval(out)
 
 
-def test_wrong_counts_are_refused():
+def test_trace_and_policies():
+    source = """
+        uint i = thread_position_in_grid.x;
+        threadgroup float shared[64];
+        shared[i] = i;
+        BARRIER;
+        out[i] = shared[63 - i];
+    """
+    barrier = "threadgroup_barrier(mem_flags::mem_threadgroup)"
+    arguments = {"inputs": [], "grid": (64, 1, 1), "threadgroup": (64, 1, 1)}
+    arguments |= {"output_shapes": [(64,)], "output_dtypes": [mx.float32]}
+    good = metal_kernel("good", [], ["out"], source.replace("BARRIER", barrier), trace=True)
+    assert good(**arguments)[0].tolist() == list(range(63, -1, -1))
+    for order, n_wrong in (("forward", 32), ("reverse", 32)):
+        policies = emulator.Policies(order=order)
+        bad = metal_kernel("bad", [], ["out"], source.replace("BARRIER", ""), policies=policies)
+        assert np.isnan(np.array(bad(**arguments)[0])).sum() == n_wrong
+    bad = metal_kernel("bad", [], ["out"], source.replace("BARRIER", ""), trace=True)
+    with pytest.raises(emulator.Fault, match="threadgroup"):
+        mx.eval(bad(**arguments))
+
+
+def test_wrong_arguments_are_refused():
     with pytest.raises(ValueError, match=r"inputs must have 1 elements \(x\), got 0"):
         call("", names=["x"])
     with pytest.raises(ValueError, match="output_shapes must have 1 elements"):
         call("", output_shapes=[])
+    with pytest.raises(ValueError, match="output_dtypes must have 1 elements"):
+        call("", output_dtypes=[])
     with pytest.raises(ValueError, match="of a type that Metal has, got .*float64"):
         call("", output_dtypes=[mx.float64])
+    with pytest.raises(ValueError, match=r"grid must be three sizes .*, got \(1, 0, 1\)"):
+        call("", grid=(1, 0, 1))
+    with pytest.raises(ValueError, match=r"threadgroup must be three sizes .*, got \(32,\)"):
+        call("", threadgroup=(32,))
+    with pytest.raises(ValueError, match=r"at most 1024 threads, got \(32, 33, 1\)"):
+        call("", threadgroup=(32, 33, 1))
     with pytest.raises(ValueError, match="output_names must name"):
         metal_kernel("none", [], [], "")
+    with pytest.raises(ValueError, match="name must be one for a function, got 'a b'"):
+        metal_kernel("a b", [], ["out"], "")
+
+
+def test_compile_options():
+    def options(**values):
+        return metal_kernel("options", [], ["out"], "", compile_options=values)
+
+    for mode in ("safe", "relaxed", "fast"):
+        options(math_mode=mode)
+    with pytest.raises(ValueError, match="one of safe, relaxed, fast, got 'wild'"):
+        options(math_mode="wild")
+    with pytest.raises(ValueError, match="must be a dict with math_mode, got .*'other'"):
+        options(other=1)
 
 
 def test_the_signature_is_that_of_mlx():
