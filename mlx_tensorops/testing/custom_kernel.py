@@ -59,7 +59,8 @@ def metal_kernel(
 
     Returns:
         A function with the keyword arguments of MLX's: inputs, output_shapes, output_dtypes, grid,
-        threadgroup, template, init_value, verbose, stream. The stream is one of the CPU.
+        threadgroup, template, init_value, verbose, stream. `mx.gpu` as the stream, the only device
+        of MLX's kernels, means the default stream of the CPU.
 
     Raises:
         ValueError: there are no outputs, the name is none, or an option is unknown.
@@ -109,7 +110,7 @@ def metal_kernel(
             )
 
         shapes = [list(map(int, shape)) for shape in output_shapes]
-        return _ext.callback(name, run, arrays, shapes, list(output_dtypes), stream)
+        return _ext.callback(name, run, arrays, shapes, list(output_dtypes), _on_cpu(stream))
 
     return kernel
 
@@ -161,3 +162,8 @@ def _array(value: Any) -> mx.array:
     if isinstance(value, Sequence):
         raise TypeError(f"[metal_kernel] inputs must be arrays or numbers, got {value!r}.")
     return mx.array(value)
+
+
+def _on_cpu(stream: Any) -> Any:
+    is_gpu = isinstance(stream, mx.Device | mx.DeviceType) and stream == mx.DeviceType.gpu
+    return mx.cpu if is_gpu else stream

@@ -1,5 +1,9 @@
 import apple_kernels
 import pytest
+from cpu_only import on_cpu, tracing
+from safe_compile import compile_only_where_it_works
+
+__all__ = ["apple", "compile_only_where_it_works", "on_cpu", "tracing"]
 
 
 @pytest.fixture(scope="session")
