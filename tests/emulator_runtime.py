@@ -27,7 +27,7 @@ TRACE = [
 POLICIES = [
     *("order", "seed", "layout", "multiply_accumulates", "fresh_zero", "incompatible"),
     *("static_k_traps", "relaxed_truncates", "row_owner", "guard_begin", "stack_kib"),
-    "time_limit_ms",
+    *("handle_outermost", "subscript_outermost", "time_limit_ms"),
 ]
 COUNTERS = [
     *("matmul_flops", "simdgroup_matrix_flops", "strict_float_flops", "integer_flops"),

@@ -49,6 +49,23 @@ def test_headers_of_the_system_are_left_alone():
 @pytest.mark.parametrize(
     ("source", "expected"),
     [
+        ("int x = t[i, 0];", "int x = t[emu::subscripts(i, 0)];"),
+        ("int x = f(a)[g<1, 2>(), h(3, 4)][5];", None),
+        ("int x = t[a[i, 1], b<c][d];", None),
+        ("int x = t[f(i, j)] + u[g<1, 2>(x)];", "int x = t[f(i, j)] + u[g<1, 2>(x)];"),
+        ("void f() { auto [a, b] = c; g([a, b](int x) { return x; }); }", ""),
+        ("void f() { return [a, b](int x) { return x; }; }", ""),
+    ],
+)
+def test_several_indices_become_one(source, expected):
+    wrapped = source.replace("[g<1, 2>(), h(3, 4)]", "[emu::subscripts(g<1, 2>(), h(3, 4))]")
+    wrapped = wrapped.replace("[a[i, 1], b<c]", "[emu::subscripts(a[emu::subscripts(i, 1)], b<c)]")
+    assert body(source) == (wrapped if expected is None else expected or source)
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
         ("void f(device int* a, const constant A& b) {}", "void f( int* a, const A& b) {}"),
         ("auto p = (threadgroup float*)q;", "auto p = ( float*)q;"),
         ("using P = const device vec<T, 4>*;", "using P = const vec<T, 4>*;"),

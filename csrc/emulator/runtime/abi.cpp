@@ -107,6 +107,19 @@ int emu_set_constant(int index, const void* value, size_t bytes) {
 
 void emu_clear_constants() { clear_constants(); }
 
+int emu_set_tensor(int index, int rank, int element_bytes, const int64_t* extents,
+                   const int64_t* strides) {
+  if (rank < 0 || rank > kTensorRank) return -1;
+  TensorShape shape = {};
+  shape.rank = rank;
+  shape.element_bytes = element_bytes;
+  std::copy(extents, extents + rank, shape.extents);
+  std::copy(strides, strides + rank, shape.strides);
+  return set_tensor(index, shape);
+}
+
+void emu_clear_tensors() { clear_tensors(); }
+
 int emu_launch(const char* kernel, int n_buffers, void* const* buffers, const size_t* bytes,
                int n_threadgroup, const size_t* threadgroup_bytes, const uint32_t* grid,
                const uint32_t* threadgroup, const uint32_t* threads_per_grid,

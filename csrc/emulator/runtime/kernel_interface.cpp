@@ -114,6 +114,17 @@ void fault(const char* kind, const char* message) {
   worker->give_up();
 }
 
+void wrong_tensor(int index, const char* what, int64_t wanted, int64_t got) {
+  const InRuntime in_runtime;
+  Finding finding;
+  finding.severity = Severity::kFault;
+  finding.kind = "tensor_argument";
+  finding.message = "the kernel wants a tensor with " + std::string(what) + " " + text(wanted) +
+                    " in buffer " + text(index) + ", got " + text(got);
+  worker->record(std::move(finding), frame_address());
+  worker->give_up();
+}
+
 Counters& counters() {
   static Counters outside_a_launch;
   return worker != nullptr ? worker->counters : outside_a_launch;

@@ -33,6 +33,8 @@ std::vector<void (*)()>& derived() {
   return functions;
 }
 
+TensorShape tensors[kBindings];
+
 }  // namespace
 
 void reg_kernel(const char* name, Kernel kernel) {
@@ -97,5 +99,15 @@ void clear_constants() {
 void evaluate_derived_constants() {
   for (auto* evaluate : derived()) evaluate();
 }
+
+int set_tensor(int index, const TensorShape& shape) {
+  if (index < 0 || index >= kBindings) return -1;
+  tensors[index] = shape;
+  return 0;
+}
+
+void clear_tensors() { memset(tensors, 0, sizeof tensors); }
+
+const TensorShape& tensor_shape(int index) { return tensors[index]; }
 
 }  // namespace emu

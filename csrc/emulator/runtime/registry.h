@@ -23,4 +23,8 @@ int set_constant(int index, const void* value, size_t bytes);
 void clear_constants();
 void evaluate_derived_constants();
 
+// Tensors by buffer index; see abi.h.
+int set_tensor(int index, const TensorShape& shape);
+void clear_tensors();
+
 }  // namespace emu

@@ -15,6 +15,7 @@ from mlx_tensorops.testing.emulator.findings import Finding
 from mlx_tensorops.testing.emulator.policies import EmuPolicies, Policies
 from mlx_tensorops.testing.emulator.rewriter import Argument, Instance
 from mlx_tensorops.testing.emulator.roofline import Chip, Estimate
+from mlx_tensorops.testing.emulator.tensors import Tensor
 from mlx_tensorops.testing.emulator.values import pack
 
 _OWN_SOURCES = (str(building.SOURCES),)
@@ -158,7 +159,7 @@ class Kernel:
         self._native = library
         self._instance = instance
         self._constants = constants
-        self._buffers = {a.index: a for a in instance.arguments if a.kind == "buffer"}
+        self._buffers = {a.index: a for a in instance.arguments if a.kind != "threadgroup"}
         self._memory = {a.index: a for a in instance.arguments if a.kind == "threadgroup"}
 
     @property
@@ -187,9 +188,9 @@ class Kernel:
 
         Args:
             buffers: by index: a contiguous NumPy array (written in place if the kernel may write
-                to the buffer), bytes, a number for a parameter of a scalar type, or None for a
-                buffer that the kernel will not touch. A buffer that a function constant disables
-                may be left out.
+                to the buffer; for a tensor_handle argument, contiguous along the last axis only),
+                bytes, a number for a parameter of a scalar type, or None for a buffer that the
+                kernel will not touch. A buffer that a function constant disables may be left out.
             grid: the number of threadgroups along each axis.
             threadgroup: the number of threads of a threadgroup along each axis.
             threads: instead of grid, the number of threads along each axis; threadgroups at the
@@ -204,6 +205,8 @@ class Kernel:
             Fault: the kernel is wrong; the message says where.
         """
         bound = self._bind(buffers)
+        tensors = {i: self._tensor(i, array) for i, array in bound.items() if self._is_tensor(i)}
+        bound |= {index: tensor.memory for index, tensor in tensors.items()}
         memory = self._sizes(threadgroup_memory or {})
         if (grid is None) == (threads is None):
             raise ValueError("[launch] either grid or threads must be given.")
@@ -215,6 +218,7 @@ class Kernel:
             )
         with native.LAUNCHING:
             self._native.set_constants(self._constants)
+            self._native.set_tensors(tensors)
             status = self._native.launch(
                 self.name,
                 bound,
@@ -264,10 +268,22 @@ class Kernel:
                 bound[index] = self._array(argument, value)
         return bound
 
+    def _is_tensor(self, index: int) -> bool:
+        return self._buffers[index].kind == "tensor"
+
+    def _tensor(self, index: int, array: np.ndarray[Any, Any]) -> Tensor:
+        try:
+            return Tensor.of(array)
+        except ValueError as error:
+            message = f"[launch] {self._describe(self._buffers[index])} {error}."
+            raise ValueError(message) from None
+
     def _describe(self, argument: Argument) -> str:
         return f"buffer {argument.index} ({argument.name}) of kernel {self.name}"
 
     def _array(self, argument: Argument, value: Any) -> np.ndarray[Any, Any]:
+        if argument.kind == "tensor":
+            return self._checked_tensor(argument, value)
         if isinstance(value, bytes | bytearray | memoryview):
             return np.array(bytearray(value), np.uint8)
         if isinstance(value, np.ndarray):
@@ -290,6 +306,14 @@ class Kernel:
             )
         contiguous: np.ndarray[Any, Any] = np.ascontiguousarray(array)
         return contiguous
+
+    def _checked_tensor(self, argument: Argument, array: Any) -> np.ndarray[Any, Any]:
+        if not isinstance(array, np.ndarray) or (argument.writable and not array.flags.writeable):
+            raise ValueError(
+                f"[launch] {self._describe(argument)} is a tensor: it must be a writable array, "
+                f"got {type(array).__name__}."
+            )
+        return array
 
     def _sizes(self, memory: Mapping[int, int]) -> list[int]:
         if memory.keys() != self._memory.keys():

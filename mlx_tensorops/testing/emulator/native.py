@@ -11,6 +11,7 @@ from typing import Any
 
 from mlx_tensorops.testing.emulator.errors import EmulatorError
 from mlx_tensorops.testing.emulator.policies import EmuPolicies
+from mlx_tensorops.testing.emulator.tensors import Tensor
 
 ABI_VERSION = 1
 OK, FAULT, UNKNOWN_KERNEL, BAD_ARGUMENT, NO_MEMORY = range(5)
@@ -57,6 +58,8 @@ class NativeLibrary:
         library.emu_set_constant.argtypes = [ctypes.c_int, ctypes.c_char_p, ctypes.c_size_t]
         library.emu_counters.argtypes = [ctypes.POINTER(ctypes.c_uint64), ctypes.c_int]
         library.emu_buffer_bytes.argtypes = [ctypes.POINTER(ctypes.c_uint64)] * 2
+        shape = ctypes.POINTER(ctypes.c_int64)
+        library.emu_set_tensor.argtypes = [*[ctypes.c_int] * 3, shape, shape]
         library.emu_launch.argtypes = [
             ctypes.c_char_p,
             ctypes.c_int,
@@ -77,6 +80,17 @@ class NativeLibrary:
         for index, value in constants.items():
             if self._library.emu_set_constant(index, value, len(value)) <= 0:
                 raise EmulatorError(f"function constant {index} does not take {len(value)} bytes")
+
+    def set_tensors(self, tensors: Mapping[int, Tensor]) -> None:
+        """Describe the tensors that buffers hold, and no others."""
+        self._library.emu_clear_tensors()
+        for index, tensor in tensors.items():
+            extents, strides = (
+                (ctypes.c_int64 * len(sizes))(*sizes) for sizes in (tensor.extents, tensor.strides)
+            )
+            rank, element_bytes = len(extents), tensor.memory.itemsize
+            if self._library.emu_set_tensor(index, rank, element_bytes, extents, strides):
+                raise EmulatorError(f"buffer {index} cannot be a tensor of {rank} dimensions")
 
     def launch(
         self,

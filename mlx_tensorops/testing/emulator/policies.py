@@ -22,6 +22,10 @@ class Policies:
         truncate_relaxed: whether relaxed_precision cuts float inputs to 11 significant bits.
         row_owner: whether only one lane's copy of a row in a reduction result is valid.
         guard: the inaccessible page is at the "end" of each buffer, or at its "begin".
+        handle_extents: which extent of a tensor_handle argument of more than two dimensions comes
+            first: "innermost" or "outermost".
+        subscript: along which dimension of a tensor_handle the first index of `t[i, j]`, `load`
+            and `store` counts: "innermost" or "outermost".
         stack_kib: stack of each GPU thread, 0 for the default.
         time_limit_ms: a launch that takes longer is given up; 0 for no limit.
     """
@@ -36,6 +40,8 @@ class Policies:
     truncate_relaxed: bool = False
     row_owner: bool = False
     guard: str = "end"
+    handle_extents: str = "innermost"
+    subscript: str = "innermost"
     stack_kib: int = 0
     time_limit_ms: int = 300_000
 
@@ -54,6 +60,8 @@ _CHOICES = {
     "fresh": ("nan", "zero"),
     "static_k": ("masked", "trap"),
     "guard": ("end", "begin"),
+    "handle_extents": ("innermost", "outermost"),
+    "subscript": ("innermost", "outermost"),
 }
 
 
@@ -74,6 +82,8 @@ class EmuPolicies(ctypes.Structure):
             "row_owner",
             "guard_begin",
             "stack_kib",
+            "handle_outermost",
+            "subscript_outermost",
             "time_limit_ms",
         )
     ]
@@ -97,5 +107,7 @@ class EmuPolicies(ctypes.Structure):
             policies.row_owner,
             index("guard"),
             policies.stack_kib,
+            index("handle_extents"),
+            index("subscript"),
             policies.time_limit_ms,
         )

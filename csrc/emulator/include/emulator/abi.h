@@ -38,6 +38,13 @@ const char* emu_constants(void);
 int emu_set_constant(int index, const void* value, size_t bytes);
 void emu_clear_constants(void);
 
+// The tensor that a buffer holds, for kernels with tensor_handle arguments: extents and strides in
+// elements, outermost dimension first. They stay until they are cleared. Returns 0, or -1 if the
+// index or the rank is too large.
+int emu_set_tensor(int index, int rank, int element_bytes, const int64_t* extents,
+                   const int64_t* strides);
+void emu_clear_tensors(void);
+
 // Runs grid[0] * grid[1] * grid[2] threadgroups. Buffers are copied in, each against a guard page,
 // and copied back after the launch, whatever its status.
 // buffers[i] null: index i is not bound. threadgroup_bytes[i] is the size of [[threadgroup(i)]].

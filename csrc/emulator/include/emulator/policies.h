@@ -21,5 +21,10 @@ struct EmuPolicies {
   int32_t row_owner;      // reduction result: 0 every copy of a row is valid, 1 one lane's only
   int32_t guard_begin;    // guard page 0 after the end of each buffer, 1 before its begin
   int32_t stack_kib;      // stack of a GPU thread, 0 for the default
+  // Extents of tensor_handle arguments of more than two dimensions: 0 innermost first, 1 outermost.
+  int32_t handle_outermost;
+  // t[i, j], load(i, j) and store(v, i, j) of a tensor_handle: i counts along 0 the innermost
+  // dimension, 1 the outermost.
+  int32_t subscript_outermost;
   int32_t time_limit_ms;  // a launch that takes longer is given up, 0 for no limit
 };

@@ -136,6 +136,43 @@ struct ArgThreadgroup {
   }
 };
 
+// ---- tensors that the host makes ----------------------------------------------------------------
+
+constexpr int kTensorRank = 16;  // the highest that Metal has
+
+// The tensor that a buffer holds, in the host's order: outermost dimension first, in elements.
+struct TensorShape {
+  int rank;  // 0: the host made no tensor of this buffer
+  int element_bytes;
+  int64_t extents[kTensorRank];
+  int64_t strides[kTensorRank];
+};
+const TensorShape& tensor_shape(int index);
+// Gives the launch up: the tensor at this index has another `what` than the parameter.
+[[noreturn]] void wrong_tensor(int index, const char* what, int64_t wanted, int64_t got);
+
+// A parameter of type tensor<..., tensor_handle>: emu::ArgTensor{b[3], 3}.
+struct ArgTensor {
+  Binding binding;
+  int index;
+  template <class T>
+  operator T() const {
+    return T::emu_bound(binding.data, index);
+  }
+};
+
+// What the rewriter makes of t[i, j], which C++17 does not know. Where it means no element of a
+// tensor it is what the comma operator gives.
+template <size_t n>
+struct Subscripts {
+  long at[n];
+  constexpr operator long() const { return at[n - 1]; }
+};
+template <class... I>
+constexpr Subscripts<sizeof...(I)> subscripts(I... index) {
+  return {{static_cast<long>(index)...}};
+}
+
 // ---- function constants -------------------------------------------------------------------------
 
 // `constant T x [[function_constant(index)]]` is a plain global plus FcReg(index, &x).

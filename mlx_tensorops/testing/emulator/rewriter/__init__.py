@@ -27,6 +27,7 @@ from mlx_tensorops.testing.emulator.rewriter.kernels import (
 from mlx_tensorops.testing.emulator.rewriter.memory import rewrite_threadgroup_variables
 from mlx_tensorops.testing.emulator.rewriter.signatures import KEPT_SPACES
 from mlx_tensorops.testing.emulator.rewriter.spaces import drop_duplicates, erase_address_spaces
+from mlx_tensorops.testing.emulator.rewriter.subscripts import rewrite_subscripts
 from mlx_tensorops.testing.emulator.rewriter.tokens import RewriteError, Source
 
 __all__ = [
@@ -62,6 +63,7 @@ _KEPT_SPACES = "".join(
 def rewrite_with_spaces(preprocessed: str, instantiations: Mapping[str, str]) -> str:
     """As rewrite, but address spaces stay: for the compiler to compare, not to run."""
     source = Source(preprocessed)
+    rewrite_subscripts(source)
     found = declarations(source)
     wanted = {**take_instantiations(source, found), **instantiations}
     kernels = find_kernels(source, found)
@@ -93,6 +95,7 @@ def rewrite(preprocessed: str, instantiations: Mapping[str, str] | None = None) 
         RewriteError: the source uses what the emulator does not have, or cannot be read.
     """
     source = Source(preprocessed)
+    rewrite_subscripts(source)
     found = declarations(source)
     wanted = take_instantiations(source, found)
     kernels = find_kernels(source, found)

@@ -21,7 +21,7 @@ _VECTOR = re.compile(r"(?:metal::)?(?:uint|ushort)(?P<width>[23])?")
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """A parameter that a launch binds: a buffer or threadgroup memory."""
+    """A parameter that a launch binds: a "buffer", "tensor" or "threadgroup" memory."""
 
     kind: str
     index: int
@@ -77,21 +77,21 @@ def _argument(
         raise RewriteError(message, parameter.place)
     if parameter.input:
         return None
-    if not (parameter.is_pointer or parameter.is_reference):
+    if not (parameter.is_pointer or parameter.is_reference or parameter.is_tensor):
         message = (
             f"kernel {kernel.name}: parameter {parameter.declaration} must be a pointer or a "
-            "reference to a buffer, or have an attribute that is known here"
+            "reference to a buffer, a tensor, or have an attribute that is known here"
         )
         raise RewriteError(message, parameter.place)
-    kind = "threadgroup" if "threadgroup" in parameter.spaces else "buffer"
-    index = parameter.attribute(kind)
+    in_threadgroup = "threadgroup" in parameter.spaces
+    index = parameter.attribute("threadgroup" if in_threadgroup else "buffer")
     if index is None:
-        index = next(free) if kind == "buffer" else 0
-    if kind == "buffer" and index >= N_BUFFERS:
+        index = 0 if in_threadgroup else next(free)
+    if not in_threadgroup and index >= N_BUFFERS:
         message = f"kernel {kernel.name}: buffer index must be below {N_BUFFERS}, got {index}"
         raise RewriteError(message, parameter.place)
     return Argument(
-        kind=kind,
+        kind=_kind(parameter, in_threadgroup),
         index=index,
         name=parameter.name,
         type=parameter.type,
@@ -99,6 +99,12 @@ def _argument(
         constant="constant" in parameter.spaces,
         optional="function_constant" in parameter.attributes,
     )
+
+
+def _kind(parameter: Parameter, in_threadgroup: bool) -> str:
+    if in_threadgroup:
+        return "threadgroup"
+    return "tensor" if parameter.is_tensor else "buffer"
 
 
 def make_instance(host_name: str, function: str, kernel: KernelSignature) -> Instance:
@@ -126,6 +132,8 @@ def _value(parameter: Parameter, argument: Argument | None) -> str:
         return _input(parameter)
     if argument.kind == "threadgroup":
         return f"emu::ArgThreadgroup{{{argument.index}}}"
+    if argument.kind == "tensor":
+        return f"emu::ArgTensor{{bindings[{argument.index}], {argument.index}}}"
     wrapper = "emu::ArgRef" if parameter.is_reference else "emu::ArgPtr"
     return f"{wrapper}{{bindings[{argument.index}]}}"
 

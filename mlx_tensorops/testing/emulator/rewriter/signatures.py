@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from mlx_tensorops.testing.emulator.rewriter.tokens import WORD, RewriteError, Source, join
@@ -61,6 +61,7 @@ class Parameter:
     attributes: dict[str, str]
     is_pointer: bool
     is_reference: bool
+    is_tensor: bool
     is_const: bool
     spaces: frozenset[str]
     place: str
@@ -139,6 +140,12 @@ def name_of_declarator(source: Source, start: int, end: int) -> int | None:
     return None if source.text(source.previous(name)) in ("::", "typename") else name
 
 
+def _is_tensor(texts: Sequence[str]) -> bool:
+    """Whether the words are those of a tensor by value: tensor<...> name."""
+    words = [text for text in texts if text not in ("const", "metal", "::", "typename")]
+    return bool(words) and words[0] == "tensor" and words[-1] not in "*&"
+
+
 def _parameter(source: Source, start: int, end: int) -> Parameter:
     found: dict[str, str] = {}
     words: list[int] = []
@@ -162,6 +169,7 @@ def _parameter(source: Source, start: int, end: int) -> Parameter:
         attributes=found,
         is_pointer="*" in texts or (has_brackets and "&" not in texts),
         is_reference="&" in texts,
+        is_tensor=_is_tensor(texts),
         is_const="const" in pointee or "constant" in spaces,
         spaces=spaces,
         place=source.place(next(source.significant(start, end))),

@@ -98,6 +98,29 @@ class tensor {
     scales = with;
   }
 
+  // The host's tensor in a buffer.
+  static tensor emu_bound(void* data, int index) {
+    static_assert(is_same_v<Descriptor, tensor_handle> && !plane::exists,
+                  "a kernel argument is a tensor_handle without planes");
+    constexpr long pack = kPacked ? 8 / emu::Format<value_type>::bits : 1;
+    const emu::TensorShape& shape = emu::tensor_shape(index);
+    check(index, "rank", kRank, shape.rank);
+    check(index, "element bytes", sizeof(storage_type), shape.element_bytes);
+    const bool outermost_first = kRank > 2 && emu::policies().handle_outermost != 0;
+    tensor result;
+    result.base = static_cast<storage_type*>(data);
+    for (int r = 0; r < kRank; r++) {
+      const int from = outermost_first ? r : kRank - 1 - r;
+      const bool innermost = from == kRank - 1;
+      const long extent = shape.extents[from] * (innermost ? pack : 1);
+      const size_t fixed = Extents::static_extent(static_cast<size_t>(r));
+      if (fixed != dynamic_extent) check(index, "static extent", static_cast<long>(fixed), extent);
+      result.size[r] = result.limit[r] = result.whole[r] = extent;
+      result.stride[r] = shape.strides[from] * (innermost ? 1 : pack);
+    }
+    return result;
+  }
+
   static constexpr rank_type get_rank() { return Extents::rank(); }
   static constexpr size_t get_static_extent(rank_type r) { return Extents::static_extent(r); }
   index_type get_extent(rank_type r) const { return static_cast<index_type>(size[r]); }
@@ -112,20 +135,30 @@ class tensor {
 
   // Unchecked in Metal: an index beyond the extents is reported here.
   reference operator[](const array<index_type, Extents::rank()>& index) const {
-    static_assert(!kPacked, "elements of packed formats have no reference");
     long at[kRank];
     for (int r = 0; r < kRank; r++) at[r] = static_cast<long>(index[static_cast<size_t>(r)]);
-    if (!inside(at)) emu::report("tensor_index", "operator[] beyond the extents of a tensor");
-    return base[offset(at)];
+    return element(at);
+  }
+  reference operator[](const emu::Subscripts<Extents::rank()>& index) const {
+    long at[kRank];
+    for (int r = 0; r < kRank; r++) at[r] = index.at[r];
+    return element(at);
+  }
+  reference operator[](index_type index) const {
+    static_assert(kRank == 1, "as many indices as the tensor has dimensions");
+    long at[] = {static_cast<long>(index)};
+    return element(at);
   }
   template <class... I, enable_if_t<sizeof...(I) == kRank, int> = 0>
   value_type load(I... index) const {
-    const long at[] = {static_cast<long>(index)...};
+    long at[] = {static_cast<long>(index)...};
+    order(at);
     return inside(at) ? emu_read(at) : value_type();
   }
   template <class... I, enable_if_t<sizeof...(I) == kRank, int> = 0>
   void store(value_type value, I... index) const {
-    const long at[] = {static_cast<long>(index)...};
+    long at[] = {static_cast<long>(index)...};
+    order(at);
     if (inside(at)) emu_write(at, value);
   }
 
@@ -198,6 +231,25 @@ class tensor {
  private:
   template <class E, class X, class D, class... T>
   friend class tensor;
+
+  static void check(int index, const char* what, long wanted, long got) {
+    if (wanted != got) emu::wrong_tensor(index, what, wanted, got);
+  }
+  // Which index counts along which dimension, of elements of handles.
+  static void order(long* at) {
+    if (!is_same_v<Descriptor, tensor_handle> || emu::policies().subscript_outermost == 0) return;
+    for (int r = 0; r < kRank / 2; r++) {
+      const long swapped = at[r];
+      at[r] = at[kRank - 1 - r];
+      at[kRank - 1 - r] = swapped;
+    }
+  }
+  reference element(long* at) const {
+    static_assert(!kPacked, "elements of packed formats have no reference");
+    order(at);
+    if (!inside(at)) emu::report("tensor_index", "operator[] beyond the extents of a tensor");
+    return base[offset(at)];
+  }
 
   static array<long, Extents::rank()> packed(const Extents& sizes) {
     array<long, Extents::rank()> steps;
