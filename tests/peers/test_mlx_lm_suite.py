@@ -1,17 +1,12 @@
 """mlx-lm's own tests, from its source distribution: what passes unpatched must pass on our ops.
 
-They are fetched from PyPI once and kept in pytest's cache. Tests that download a model find a tiny
-quantized llama in its place, so that they run without the Hub. The files that reach quantized ops
-run by default, all of them with ``--full``.
+Tests that download a model find a tiny quantized llama in its place, so that they run without the
+Hub. The files that reach quantized ops run by default, all of them with ``--full``.
 """
 
-import importlib.metadata
-import os
-import subprocess
-import sys
-import tarfile
 from pathlib import Path
 
+import mlx_lm_tests
 import peer_suites
 import pytest
 from standin_model import add_to_cache
@@ -29,11 +24,7 @@ STANDIN_FOR = "mlx-community/Qwen1.5-0.5B-Chat-4bit"
 @pytest.fixture(scope="module")
 def suite(request) -> Path:
     """The tests of the installed version of mlx-lm."""
-    version = importlib.metadata.version("mlx-lm")
-    folder = Path(request.config.cache.mkdir(f"mlx-lm-{version}"))
-    if not (folder / "tests").exists():
-        _download(version, folder)
-    return folder / "tests"
+    return mlx_lm_tests.folder(request.config.cache)
 
 
 @pytest.fixture(scope="module")
@@ -42,23 +33,6 @@ def hub(tmp_path_factory) -> dict[str, str]:
     home = tmp_path_factory.mktemp("hf_home")
     add_to_cache(home, STANDIN_FOR)
     return {"HF_HOME": str(home), "HF_HUB_OFFLINE": "1"}
-
-
-def _download(version: str, folder: Path) -> None:
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", folder]
-    command += ["--no-binary", ":all:", f"mlx-lm=={version}"]
-    download = subprocess.run(command, capture_output=True, text=True)
-    if download.returncode:
-        pytest.skip(f"the source distribution of mlx-lm cannot be had: {download.stderr[-300:]}")
-    (archive,) = folder.glob("*.tar.gz")
-    with tarfile.open(archive) as source:
-        for member in source.getmembers():
-            _, _, inner = member.name.partition("/")
-            if inner.startswith("tests/") and member.isfile() and ".." not in inner:
-                target = folder / f"partial-{os.getpid()}" / inner
-                target.parent.mkdir(parents=True, exist_ok=True)
-                target.write_bytes(source.extractfile(member).read())
-    (folder / f"partial-{os.getpid()}" / "tests").rename(folder / "tests")
 
 
 @pytest.mark.parametrize("name", REACHING)
