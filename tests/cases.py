@@ -1,9 +1,10 @@
 """What is tested: a backend, a case (data), and what the checks have to know of an op."""
 
 import zlib
-from collections.abc import Iterable, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from contextvars import ContextVar
+from dataclasses import dataclass, field
 
 import mlx.core as mx
 import numpy as np
@@ -16,12 +17,53 @@ Arrays = list[mx.array]
 class Backend:
     name: str
     device: mx.Device
+    kernels: str
+    "Whose kernels run there, as the counters say it."
+    rows_alone: bool = True
+    "Whether a row has the same bits alone as among any others."
+    few_rows: float = np.inf
+    "Products of more rows than these may take weights of x's dtype."
+    emulation: Mapping[str, object] = field(default_factory=dict, hash=False, compare=False)
 
     def __str__(self) -> str:
         return self.name
 
+    @contextmanager
+    def active(self) -> Iterator[None]:
+        """Everything that has to be on while the backend is tested."""
+        from mlx_tensorops.testing import emulated_metal
 
-BACKENDS = {"cpu": Backend("cpu", mx.Device(mx.cpu, 0))}
+        token = _IN_USE.set(self)
+        try:
+            with emulated_metal(**self.emulation) if self.emulation else nullcontext():
+                yield
+        finally:
+            _IN_USE.reset(token)
+
+
+def backend_in_use() -> Backend:
+    """The backend that is `active`: what is expected of a result may depend on it."""
+    return _IN_USE.get()
+
+
+CPU = mx.Device(mx.cpu, 0)
+BACKENDS = {
+    "cpu": Backend("cpu", CPU, "cpu"),
+    **{
+        f"metal-emulated-{layout}-{order}": Backend(
+            f"metal-emulated-{layout}-{order}",
+            CPU,
+            "metal",
+            rows_alone=False,
+            few_rows=32,
+            emulation={"layout": layout, "order": order, "seed": 1},
+        )
+        for layout in ("m5", "grid", "random")
+        for order in ("forward", "reverse", "random")
+    },
+}
+
+_IN_USE = ContextVar("backend", default=BACKENDS["cpu"])
 
 
 @dataclass(frozen=True)
@@ -91,4 +133,4 @@ def fused_only(op: Op, backend: Backend):
     seen = {
         (where, how) for name, where, how, count in _ext.counters() if name == op.name and count
     }
-    assert seen == {(backend.name, "fused")}, f"{op.name} ran as {sorted(seen)}"
+    assert seen == {(backend.kernels, "fused")}, f"{op.name} ran as {sorted(seen)}"

@@ -1,17 +1,22 @@
 """Options of the suite, and the case of a failed test in its report."""
 
+from collections.abc import Sequence
+
 import mlx.core as mx
 import pytest
 import suite
-from cases import BACKENDS, Case
+from cases import BACKENDS, Backend, Case
+
+EMULATED = "metal-emulated"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--backend",
         action="append",
-        choices=sorted(BACKENDS),
-        help="backend to test, may be repeated (default: cpu)",
+        choices=[*sorted(BACKENDS), EMULATED],
+        help="a backend to test, may be repeated; metal-emulated is every layout and order once, "
+        "or all of their pairs with --full (default: cpu)",
     )
     parser.addoption(
         "--full", action="store_true", help="test the product of all options, not one case a kernel"
@@ -30,18 +35,48 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.skip(reason="runs with --full only"))
 
 
+def chosen_backends(config: pytest.Config) -> list[Backend]:
+    names = config.getoption("--backend") or ["cpu"]
+    emulated = [name for name in BACKENDS if name.startswith(EMULATED)]
+    # Every layout and every order is among every fourth of the nine.
+    expanded = emulated if config.getoption("--full") else emulated[::4]
+    return [BACKENDS[n] for name in names for n in (expanded if name == EMULATED else [name])]
+
+
+def pairs(backends: list[Backend], cases: Sequence[Case], every: bool) -> list[tuple]:
+    """Each case on each backend; unless ``every``, emulated backends take turns."""
+    emulated = [backend for backend in backends if backend.emulation]
+    others = [backend for backend in backends if not backend.emulation]
+    taking_turns = emulated and not every
+    return [
+        (backend, case)
+        for i, case in enumerate(cases)
+        for backend in (
+            [*others, emulated[i % len(emulated)]] if taking_turns else [*others, *emulated]
+        )
+    ]
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     full = metafunc.config.getoption("--full")
-    if "backend" in metafunc.fixturenames:
-        names = metafunc.config.getoption("--backend") or ["cpu"]
-        metafunc.parametrize("backend", [BACKENDS[name] for name in names], ids=str)
-    if "isa" in metafunc.fixturenames:
+    names = metafunc.fixturenames
+    backends = chosen_backends(metafunc.config)
+    if issubclass(metafunc.cls or object, suite.Checks) and "case" in names:
+        cases = metafunc.cls.full_cases() if full else metafunc.cls.cases
+        every = full or metafunc.function.__name__ == "test_forward"
+        metafunc.parametrize("backend,case", pairs(backends, cases, every), ids=str)
+    elif "isa" in names:
         from mlx_tensorops import _ext
 
-        metafunc.parametrize("isa", _ext.cpu_isas(), indirect=True)
-    if "case" in metafunc.fixturenames and issubclass(metafunc.cls or object, suite.Checks):
-        cases = metafunc.cls.full_cases() if full else metafunc.cls.cases
-        metafunc.parametrize("case", cases, ids=str)
+        # Instruction sets are the CPU kernels'.
+        isas = {
+            backend: [_ext.cpu_isa()] if backend.emulation else _ext.cpu_isas()
+            for backend in backends
+        }
+        both = [(backend, isa) for backend in backends for isa in isas[backend]]
+        metafunc.parametrize("backend,isa", both, ids=str, indirect=["isa"])
+    elif "backend" in names:
+        metafunc.parametrize("backend", backends, ids=str)
 
 
 @pytest.hookimpl(hookwrapper=True)
@@ -56,6 +91,15 @@ def pytest_runtest_makereport(item: pytest.Item):
 @pytest.fixture(autouse=True)
 def _seeded() -> None:
     mx.random.seed(0)
+
+
+@pytest.fixture(autouse=True)
+def _active_backend(request: pytest.FixtureRequest):
+    if "backend" not in request.fixturenames:
+        yield
+        return
+    with request.getfixturevalue("backend").active():
+        yield
 
 
 @pytest.fixture
