@@ -49,9 +49,9 @@ demo: $(VENV)/.installed ## a language model through our ops and through MLX's o
 	$(BIN)/python demo/smollm2.py
 
 test: $(VENV)/.installed ## the test suite
-	$(BIN)/pytest --ignore=tests/emulator $(PYTEST_ARGS)
+	$(BIN)/pytest $(PYTEST_ARGS)
 
-test-emulator: $(VENV)/.installed ## the tests of the Metal emulator, which is under way
+test-emulator: $(VENV)/.installed ## of the test suite, what concerns the Metal emulator
 	$(BIN)/pytest tests/emulator $(PYTEST_ARGS)
 
 test-full: $(VENV)/.installed ## the test suite with every combination and the long tests

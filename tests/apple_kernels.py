@@ -38,7 +38,12 @@ def _wheel(mlx: str) -> Path:
         command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
         command += ["--disable-pip-version-check", "--only-binary=:all:", "--platform", PLATFORM]
         command += ["--python-version", "312", "--dest", str(folder), f"mlx-metal=={mlx}"]
-        subprocess.run(command, check=True)
+        if subprocess.run(command).returncode:
+            raise RuntimeError(
+                f"these tests run kernels of MLX's macOS wheel and could not download it (once, "
+                f"78 MB). Put mlx_metal-{mlx}-*-{PLATFORM}.whl into {folder}, or try again:\n"
+                f"{' '.join(command)}"
+            )
     return next(folder.glob(name))
 
 
