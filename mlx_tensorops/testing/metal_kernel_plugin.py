@@ -10,6 +10,8 @@ without Metal run, and kernels of `mx.fast.metal_kernel` are executed by the emu
 ``--metal-trace``
     Watch every access to memory: finds races and accesses a byte outside, at several times the
     cost.
+``--metal-order forward | reverse | random``
+    The order in which threads and threadgroups run; a kernel is right if it is right in all.
 
 At the end the number of kernel launches is printed. Processes that a test starts are not reached.
 """
@@ -24,17 +26,25 @@ _undo = ExitStack()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Declare the option."""
-    parser.getgroup("mlx_tensorops").addoption(
+    """Declare the options."""
+    group = parser.getgroup("mlx_tensorops")
+    group.addoption(
         "--metal-trace", action="store_true", help="watch every access to memory of Metal kernels"
+    )
+    group.addoption(
+        "--metal-order",
+        choices=("forward", "reverse", "random"),
+        default="forward",
+        help="in which order threads and threadgroups of Metal kernels run",
     )
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Patch before any test module is imported."""
-    from mlx_tensorops.testing import metal_kernels
+    from mlx_tensorops.testing import emulator, metal_kernels
 
-    _undo.enter_context(metal_kernels(trace=config.getoption("metal_trace")))
+    policies = emulator.Policies(order=config.getoption("metal_order"))
+    _undo.enter_context(metal_kernels(trace=config.getoption("metal_trace"), policies=policies))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
