@@ -31,6 +31,7 @@ def metal_kernel(
     atomic_outputs: bool = False,
     compile_options: Mapping[str, Any] | None = None,
     *,
+    check: bool = False,
     trace: bool = False,
     policies: emulator.Policies | None = None,
 ) -> Callable[..., list[mx.array]]:
@@ -54,6 +55,8 @@ def metal_kernel(
             with negative strides are copied all the same.
         atomic_outputs: whether outputs are `device atomic<T>*`.
         compile_options: checked, without effect: the mathematics is that of "safe" in all modes.
+        check: refuse what only Metal's own compiler would, see `emulator.check`; inputs of fewer
+            than eight elements, for one, are in the constant address space.
         trace: watch every access to memory, see `emulator.compile`.
         policies: how to decide what Metal leaves open.
 
@@ -88,7 +91,7 @@ def metal_kernel(
         generated = function(signature, arrays, output_dtypes, template or ())
         if verbose:
             print(f"Generated source code for `{name}`:\n```\n{generated.text}\n```")
-        pipeline = generated.pipeline(trace)
+        pipeline = generated.pipeline(trace, check)
         ins = [
             Input(array, names, ensure_row_contiguous)
             for array, names in zip(arrays, generated.described, strict=True)

@@ -84,9 +84,9 @@ class Function:
     instance: str
     described: tuple[tuple[str, ...], ...]
 
-    def pipeline(self, trace: bool) -> emulator.Kernel:
+    def pipeline(self, trace: bool, check: bool) -> emulator.Kernel:
         """The kernel, compiled."""
-        return _pipeline(self.text, self.name, self.instance, trace)
+        return _pipeline(self.text, self.name, self.instance, trace, check)
 
 
 def function(
@@ -154,12 +154,17 @@ def _argument(value: bool | int | mx.Dtype) -> str:
 
 
 @lru_cache(maxsize=1024)
-def _pipeline(text: str, name: str, instance: str, trace: bool) -> emulator.Kernel:
+def _pipeline(text: str, name: str, instance: str, trace: bool, check: bool) -> emulator.Kernel:
+    include_dirs = [Path(mx.__file__).parent / "include"]
+    instantiations = {name: instance}
+    file = f"{name}.metal"
+    if check:
+        complaints = emulator.check(
+            text, include_dirs=include_dirs, instantiations=instantiations, name=file
+        )
+        if complaints:
+            raise emulator.CompileError("\n".join(complaints))
     library = emulator.compile(
-        text,
-        include_dirs=[Path(mx.__file__).parent / "include"],
-        instantiations={name: instance},
-        trace=trace,
-        name=f"{name}.metal",
+        text, include_dirs=include_dirs, instantiations=instantiations, trace=trace, name=file
     )
     return library.pipeline(name)

@@ -7,6 +7,8 @@
 The whole session runs inside `mlx_tensorops.testing.metal_kernels()`: tests that are skipped
 without Metal run, and kernels of `mx.fast.metal_kernel` are executed by the emulator.
 
+``--metal-check``
+    Refuse what only Metal's own compiler would: misuse of address spaces above all.
 ``--metal-trace``
     Watch every access to memory: finds races and accesses a byte outside, at several times the
     cost.
@@ -29,6 +31,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """Declare the options."""
     group = parser.getgroup("mlx_tensorops")
     group.addoption(
+        "--metal-check", action="store_true", help="refuse what only Metal's own compiler would"
+    )
+    group.addoption(
         "--metal-trace", action="store_true", help="watch every access to memory of Metal kernels"
     )
     group.addoption(
@@ -43,8 +48,12 @@ def pytest_configure(config: pytest.Config) -> None:
     """Patch before any test module is imported."""
     from mlx_tensorops.testing import emulator, metal_kernels
 
-    policies = emulator.Policies(order=config.getoption("metal_order"))
-    _undo.enter_context(metal_kernels(trace=config.getoption("metal_trace"), policies=policies))
+    metal = metal_kernels(
+        check=config.getoption("metal_check"),
+        trace=config.getoption("metal_trace"),
+        policies=emulator.Policies(order=config.getoption("metal_order")),
+    )
+    _undo.enter_context(metal)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -15,7 +15,7 @@ from mlx_tensorops.testing.custom_kernel import metal_kernel
 
 @contextmanager
 def metal_kernels(
-    *, trace: bool = False, policies: emulator.Policies | None = None
+    *, check: bool = False, trace: bool = False, policies: emulator.Policies | None = None
 ) -> Iterator[None]:
     """Let `mx.fast.metal_kernel` make kernels that run here, and programs believe in Metal.
 
@@ -27,6 +27,7 @@ def metal_kernels(
     was made inside keeps working outside.
 
     Args:
+        check: refuse what only Metal's own compiler would, see `emulator.check`.
         trace: watch every access to memory, see `emulator.compile`.
         policies: how to decide what Metal leaves open.
 
@@ -35,7 +36,7 @@ def metal_kernels(
         ...     from mlx_lm.models.bitlinear_layers import BitLinear
         ...     y = BitLinear(64, 32)(mx.ones((1, 64)))
     """
-    kernel = functools.partial(metal_kernel, trace=trace, policies=policies)
+    kernel = functools.partial(metal_kernel, check=check, trace=trace, policies=policies)
     functools.update_wrapper(kernel, metal_kernel)
     replacements: list[tuple[Any, str, Any]] = [
         (mx.fast, "metal_kernel", kernel),

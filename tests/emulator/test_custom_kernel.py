@@ -199,6 +199,22 @@ def test_trace_and_policies():
         mx.eval(bad(**arguments))
 
 
+def test_what_only_metal_refuses():
+    source = "const device float* p = inp; out[0] = p[0];"
+
+    def first(n_elements, check):
+        kernel = metal_kernel("spaces", ["inp"], ["out"], source, check=check)
+        (out,) = kernel(
+            inputs=[mx.ones(n_elements)], grid=(1, 1, 1), threadgroup=(1, 1, 1),
+            output_shapes=[(1,)], output_dtypes=[mx.float32],
+        )  # fmt: skip
+        return out.item()
+
+    assert first(8, check=True) == first(7, check=False) == 1
+    with pytest.raises(emulator.CompileError, match=r"^spaces\.metal:1: .* of type 'const constant float"):
+        first(7, check=True)
+
+
 def test_wrong_arguments_are_refused():
     with pytest.raises(ValueError, match=r"inputs must have 1 elements \(x\), got 0"):
         call("", names=["x"])

@@ -94,6 +94,10 @@ def test_options_reach_the_kernels():
         with metal_kernels(policies=emulator.Policies(order=order)):
             kernel = mx.fast.metal_kernel("last", [], ["out"], source)
         assert kernel(**arguments)[0].item() == last
+    with metal_kernels(check=True):
+        kernel = mx.fast.metal_kernel("pointer", [], ["out"], "thread int* p = out; p[0] = 1;")
+    with pytest.raises(emulator.CompileError, match="pointer.metal:1"):
+        kernel(**arguments)
     with metal_kernels(trace=True):
         kernel = mx.fast.metal_kernel("last", [], ["out"], source)
     with pytest.raises(emulator.Fault, match="race"):

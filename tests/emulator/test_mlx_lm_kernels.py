@@ -152,6 +152,13 @@ def test_packed_gated_delta_for_minutes(suite, tmp_path):
 
 
 @pytest.mark.full
+def test_address_spaces(suite, tmp_path):
+    program = str(PROGRAMS / "program_mlx_lm_kernels.py")
+    run = run_tests(suite, listed(SMALL), tmp_path, *PLUGIN, "--metal-check", program)
+    assert len(run.passed) == len(run.outcomes) == len(listed(SMALL)) + 7, run.output
+
+
+@pytest.mark.full
 def test_traced_only_the_losses_race(suite, tmp_path):
     program = str(PROGRAMS / "program_mlx_lm_kernels.py")
     run = run_tests(suite, listed(SMALL), tmp_path, *PLUGIN, "--metal-trace", program)
