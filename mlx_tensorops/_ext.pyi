@@ -66,7 +66,7 @@ def smoke(a: mlx.core.array) -> bool:
     """
 def callback(
     name: str,
-    run: Callable[[list[Any], list[memoryview]], None],
+    run: Callable[[Any, Any], None],
     inputs: Sequence[mlx.core.array],
     shapes: Sequence[Sequence[int]],
     dtypes: Sequence[mlx.core.Dtype],

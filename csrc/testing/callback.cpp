@@ -10,7 +10,7 @@ namespace nb = nanobind;
 constexpr const char* kOp = "metal_kernel";
 
 // Graphs are released by any thread, and after the interpreter has ended.
-std::shared_ptr<PyObject> share(nb::callable function) {
+std::shared_ptr<PyObject> share(Callee function) {
   return {function.release().ptr(), [](PyObject* object) {
             if (!nb::is_alive()) return;
             nb::gil_scoped_acquire acquired;
@@ -91,8 +91,8 @@ class Callback : public mx::Primitive {
 
  private:
   [[noreturn]] void refuse(const char* what, const char* how) {
-    throw std::invalid_argument("[metal_kernel] kernel " + name_ + " has no " + what +
-                                ": mx." + how + " defines one.");
+    throw std::invalid_argument("[metal_kernel] kernel " + name_ + " has no " + what + ": mx." +
+                                how + " defines one.");
   }
 
   std::string name_;
@@ -101,7 +101,7 @@ class Callback : public mx::Primitive {
 
 }  // namespace
 
-std::vector<mx::array> callback(const std::string& name, nb::callable run,
+std::vector<mx::array> callback(const std::string& name, Callee run,
                                 const std::vector<mx::array>& inputs,
                                 const std::vector<std::vector<int>>& shapes,
                                 const std::vector<mx::Dtype>& dtypes, mx::StreamOrDevice s) {
