@@ -90,3 +90,25 @@ def assert_within(actual: np.ndarray, expected: np.ndarray, budget: np.ndarray, 
     assert excess.max() <= 1, (
         f"{got.flat[worst]} is not {expected.flat[worst]}: {excess.max():.3g} times the budget"
     )
+
+
+def launch(library, name, size, group=(32,), /, *, by="grid", allow=(), constants=None, **values):
+    """Launch with arguments by the names that the kernel gives them; others are not bound.
+
+    size: of the grid, in threadgroups, or in threads with by="threads".
+    allow: kinds of findings that are known to do no harm.
+    """
+    kernel = library.pipeline(name, constants)
+    indices = {a.name: a.index for a in kernel.arguments if a.kind != "threadgroup"}
+    unknown = values.keys() - indices.keys()
+    assert not unknown, f"{name} has no {unknown}, but {sorted(indices)}"
+    buffers = {index: values.get(argument) for argument, index in indices.items()}
+    result = kernel.launch(buffers, threadgroup=tuple(group), check=not allow, **{by: tuple(size)})
+    wrong = [f for f in result.findings if f.severity != "note" and f.kind not in allow]
+    assert not wrong, [str(finding) for finding in wrong]
+    return result
+
+
+def strides(array: np.ndarray) -> np.ndarray:
+    """Strides in elements, as MLX hands them over."""
+    return np.array([stride // array.itemsize for stride in array.strides], np.int64)

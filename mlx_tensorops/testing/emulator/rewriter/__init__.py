@@ -17,6 +17,7 @@ from mlx_tensorops.testing.emulator.rewriter.adapters import (
     find_signature,
     make_instance,
 )
+from mlx_tensorops.testing.emulator.rewriter.compound import rewrite_compound_assignments
 from mlx_tensorops.testing.emulator.rewriter.constants import FunctionConstant, rewrite_constants
 from mlx_tensorops.testing.emulator.rewriter.declarations import declarations
 from mlx_tensorops.testing.emulator.rewriter.kernels import (
@@ -64,6 +65,7 @@ def rewrite_with_spaces(preprocessed: str, instantiations: Mapping[str, str]) ->
     """As rewrite, but address spaces stay: for the compiler to compare, not to run."""
     source = Source(preprocessed)
     rewrite_subscripts(source)
+    rewrite_compound_assignments(source)
     found = declarations(source)
     wanted = {**take_instantiations(source, found), **instantiations}
     kernels = find_kernels(source, found)
@@ -96,6 +98,7 @@ def rewrite(preprocessed: str, instantiations: Mapping[str, str] | None = None) 
     """
     source = Source(preprocessed)
     rewrite_subscripts(source)
+    rewrite_compound_assignments(source)
     found = declarations(source)
     wanted = take_instantiations(source, found)
     kernels = find_kernels(source, found)
