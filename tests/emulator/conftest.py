@@ -5,6 +5,10 @@ from pathlib import Path
 
 import apple_kernels
 import pytest
+from cpu_only import on_cpu, tracing
+from safe_compile import compile_only_where_it_works
+
+__all__ = ["apple", "compile_only_where_it_works", "default_policies", "on_cpu", "tracing"]
 
 HERE = Path(__file__).parent
 # With --full, every test of Apple's kernels that leaves the choice open runs under each of these.

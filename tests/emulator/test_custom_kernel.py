@@ -13,7 +13,8 @@ EXP = """
     T tmp = inp[elem];
     out[elem] = metal::exp(tmp);
 """
-COPY = "out[thread_position_in_grid.x] = inp[thread_position_in_grid.x];"
+TYPES = [mx.bool_, mx.uint8, mx.uint16, mx.uint32, mx.uint64, mx.int8, mx.int16, mx.int32, mx.int64]
+TYPES += [mx.float16, mx.bfloat16, mx.float32, mx.complex64]
 
 
 def call(source, inputs=(), names=(), *, header="", atomic_outputs=False, **options):
@@ -43,17 +44,22 @@ def test_the_example_of_the_documentation(dtype):
     assert mx.allclose(b, mx.exp(a), rtol=2e-2 if dtype == mx.bfloat16 else 2e-3)
 
 
-@pytest.mark.parametrize(
-    "dtype",
-    [mx.bool_, mx.uint8, mx.uint16, mx.uint32, mx.uint64, mx.int8, mx.int16, mx.int32, mx.int64]
-    + [mx.float16, mx.bfloat16, mx.float32, mx.complex64],
-    ids=str,
-)
-def test_every_type_passes_through(dtype):
-    values = mx.array([0, 1, 2, 100, 0, 1, 7, 3, 90]).astype(dtype)
-    out = call(COPY, [values], ["inp"], grid=(9, 1, 1), output_shapes=[(9,)], output_dtypes=[dtype])
-    assert out.dtype == dtype
-    assert mx.array_equal(out, values)
+def test_every_type_passes_through():
+    numbers = [0, 1, 2, 100, 0, 1, 7, 3, 90]
+    arrays = [mx.array(numbers).astype(dtype) for dtype in TYPES]
+    names = [f"a{i}" for i in range(len(TYPES))]
+    copies = "\n".join(f"b{i}[at] = a{i}[at];" for i in range(len(TYPES)))
+    kernel = metal_kernel(
+        "copies", names, [name.replace("a", "b") for name in names],
+        f"uint at = thread_position_in_grid.x;\n{copies}",
+    )  # fmt: skip
+    outs = kernel(
+        inputs=arrays, grid=(9, 1, 1), threadgroup=(9, 1, 1),
+        output_shapes=[(9,)] * len(TYPES), output_dtypes=TYPES,
+    )  # fmt: skip
+    for out, array in zip(outs, arrays, strict=True):
+        assert out.dtype == array.dtype
+        assert mx.array_equal(out, array), array.dtype
 
 
 def test_complex_numbers():
@@ -114,16 +120,17 @@ def test_header_and_atomic_outputs():
         assert out.tolist() == [25] * 4
 
 
-@pytest.mark.parametrize(
-    "dtype",
-    [mx.bool_, mx.uint8, mx.int64, mx.float16, mx.bfloat16, mx.float32, mx.complex64],
-    ids=str,
-)
-def test_outputs_start_with_the_initial_value(dtype):
-    source = "if (thread_position_in_grid.x == 7) out[1] = 0;"
-    out = call(source, init_value=1.5, output_shapes=[(2, 3)], output_dtypes=[dtype])
-    assert mx.array_equal(out, mx.full((2, 3), mx.array(1.5).astype(dtype)))
-    assert call("", init_value=0.1, output_dtypes=[mx.bfloat16]).item() == 0.10009765625
+def test_outputs_start_with_the_initial_value():
+    names = [f"out{i}" for i in range(len(TYPES))]
+    kernel = metal_kernel("nothing", [], names, "")
+    for value in (1.5, 0.1, 0):
+        outs = kernel(
+            inputs=[], grid=(1, 1, 1), threadgroup=(1, 1, 1), init_value=value,
+            output_shapes=[(2, 3)] * len(TYPES), output_dtypes=TYPES,
+        )  # fmt: skip
+        for out, dtype in zip(outs, TYPES, strict=True):
+            expected = mx.array(value).astype(dtype)
+            assert out.dtype == dtype and mx.array_equal(out, mx.full((2, 3), expected)), dtype
 
 
 def test_what_is_not_written_is_nan():
