@@ -31,7 +31,8 @@ POLICIES = [
 ]
 COUNTERS = [
     *("matmul_flops", "simdgroup_matrix_flops", "strict_float_flops", "integer_flops"),
-    *("matmul_calls", "threadgroup_barriers", "simdgroup_barriers", "simd_ops"),
+    *("matmul_calls", "threadgroup_barriers", "simdgroup_barriers", "quadgroup_barriers"),
+    "simd_ops",
     *("threadgroup_bytes", "threadgroup_read_bytes", "threadgroup_written_bytes"),
     *("device_read_bytes", "device_written_bytes"),
 ]

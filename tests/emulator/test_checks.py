@@ -16,12 +16,14 @@ struct Tile {
 };
 template <typename T> T first(const device T* x) { return x[0]; }
 template <typename T> T first(const threadgroup T* x) { return x[0]; }
+float from_device(const device float4& v) { return v.x; }
 void only_device(device float* x) { x[0] = 1; }
 void add(thread float& x) { x += 1; }
 template <typename T> void into(threadgroup T* x, T value) { x[0] = value; }
 """
 SIGNATURE = (
     "kernel void f(const device float* in, device float* out, constant Pair& pair,\n"
+    "    constant float* fixed,\n"
     "    uint i [[thread_position_in_grid]]) {\n  threadgroup float shared[4];\n  "
 )
 
@@ -39,6 +41,11 @@ def complaints(statement):
         "float x = in[0]; add(x); out[0] = x + pair.a;",
         "Pair copy = pair; out[0] = copy.b;",
         "threadgroup_barrier(mem_flags::mem_threadgroup); out[0] = simd_sum(shared[0]);",
+        "float4 v = *(const device float4*)(in + i); out[0] = v.x; *((device float4*)out) = v;",
+        "device float2* p = (device float2*)&out[2 * i]; p->xy = 1; p[1].x += p[0].y;",
+        "ulong n = (ulong)in; out[0] = n; out[1] = ((const device float*)n)[0];",
+        "threadgroup float4* t = reinterpret_cast<threadgroup float4*>(shared); t[0].x = t[1][2];",
+        "constant float* p = fixed; p = fixed + 1; out[0] = p[0] + ((constant float4*)p)[1].w;",
     ],
 )
 def test_correct_use_is_accepted(statement):
@@ -57,6 +64,14 @@ def test_correct_use_is_accepted(statement):
         "float x[2]; out[0] = first(x);",
         "add(shared[0]);",
         "thread const Pair* p = &pair; out[0] = p->a;",
+        "thread float* p = (thread float*)out; p[0] = 1;",
+        "out[0] = *(const threadgroup float*)(in + i);",
+        "auto p = (device Pair*)&pair; p->a = 1;",
+        "device float* p = reinterpret_cast<device float*>(shared); p[0] = 1;",
+        "float4 v; out[0] = from_device(v);",
+        "fixed[0] = 1;",
+        "fixed[i] += 2;",
+        "((constant float4*)fixed)[0].x = 1;",
     ],
 )
 def test_misuse_is_noticed(statement):

@@ -63,6 +63,52 @@ def test_a_wrong_source_is_refused_with_its_line(line, message):
     assert re.match(rf"wrong\.metal:4\b.*{message}", first), first
 
 
+MACROS = """#define N 4
+#define T 7
+#define Extents what
+#define size 3
+#include <metal_stdlib>
+#include <metal_tensor>
+#include <MetalPerformancePrimitives/MetalPerformancePrimitives.h>
+using namespace metal;
+kernel void f(device int* y) {
+  matrix<float, 2, 2> m(2);
+  tensor<device int, dextents<int, 1>, tensor_inline> t(y, dextents<int, 1>(5));
+  t.store(N + T + size + int(m[0][0]), 0);
+}
+"""
+
+
+@pytest.mark.parametrize("included", [False, True])
+def test_macros_of_a_kernel_do_not_reach_into_the_headers(tmp_path, included):
+    text = MACROS
+    if included:
+        (tmp_path / "own.h").write_text(MACROS)
+        text = '#include "own.h"\n'
+    y = np.zeros(5, np.int32)
+    emulator.compile(text, include_dirs=[tmp_path]).pipeline("f").launch({0: y}, grid=(1,))
+    assert y[0] == 4 + 7 + 3 + 2
+
+
+@pytest.mark.parametrize(
+    ("header", "body", "missing"),
+    [
+        ("", "metal::uint x = 1;", "metal"),
+        ("#include <metal_stdlib>", "metal::dextents<int, 2> e;", "dextents"),
+        (
+            "#include <metal_tensor>",
+            "constexpr mpp::tensor_ops::matmul2d_descriptor d(16, 32, 16);",
+            "mpp",
+        ),
+    ],
+)
+def test_what_is_not_included_is_not_there(header, body, missing):
+    with pytest.raises(emulator.CompileError, match=f"kernel.metal:2: .*'{missing}'"):
+        emulator.compile(f"{header}\nkernel void f() {{ {body} }}\n")
+    every = "#include <MetalPerformancePrimitives/MetalPerformancePrimitives.h>"
+    emulator.compile(f"{every}\nkernel void f() {{ {body} }}\n")
+
+
 def test_a_wrong_instance_is_refused():
     text = HEAD + "template <typename T> kernel void f(device T* y) { y[0] = T(); }\n"
     with pytest.raises(emulator.CompileError, match="there is no kernel g"):

@@ -52,6 +52,7 @@ def test_a_kernel_counted_by_hand():
         **dict.fromkeys(("integer_flops", "matmul_calls"), 0),
         "threadgroup_barriers": 2 * 3,
         "simdgroup_barriers": 2 * 3,
+        "quadgroup_barriers": 0,
         "simd_ops": 2 * 2 * 3,  # simd_sum and simd_is_first
         "threadgroup_bytes": 256 + 16,
         "threadgroup_read_bytes": 4 * threads + 3 * 8,

@@ -85,7 +85,7 @@ def scaled_arguments(n=64, scale=3.0):
 
 def test_arrays_are_written_in_place(library):
     arguments = scaled_arguments()
-    result = library.pipeline("scaled").launch(arguments, grid=(2,), threadgroup=(32,))
+    result = library.pipeline("scaled", {0: False}).launch(arguments, grid=(2,), threadgroup=(32,))
     assert (arguments[1] == 3 * arguments[0]).all()
     assert result.findings == ()
     assert result.counters["simd_ops"] == result.counters["threadgroup_barriers"] == 0
@@ -103,7 +103,7 @@ def test_function_constants_have_their_types(library):
     y = np.zeros(5, np.float32)
     library.pipeline("constants", {1: (0.5, -2), 2: -7}).launch({0: y}, grid=(1,))
     assert y.tolist() == [0.5, -2, -7, -14, 1]
-    library.pipeline("constants").launch({0: y}, grid=(1,))
+    library.pipeline("constants", {1: (0, 0)}).launch({0: y}, grid=(1,))
     assert y.tolist() == [0, 0, 0, 0, 0]
 
 
@@ -121,6 +121,40 @@ def test_wrong_constants_are_refused(library, constants, message):
         library.pipeline("constants", constants)
 
 
+@pytest.mark.parametrize(
+    ("kernel", "constants", "missing"),
+    [
+        ("scaled", {}, r"kernel scaled uses: negate \(index 0\)"),
+        ("constants", {2: 1}, r"kernel constants uses: pair \(index 1\)"),
+        ("masked", {1: (1, 1)}, r"kernel masked uses: has_mask \(index 9\)"),
+    ],
+)
+def test_function_constants_in_use_need_a_value(library, kernel, constants, missing):
+    with pytest.raises(ValueError, match=missing):
+        library.pipeline(kernel, constants)
+
+
+LIMITS = """#include <metal_stdlib>
+using namespace metal;
+constant constexpr int kLanes = 32;
+namespace tiles {
+template <typename T, int WM, int WN = 2>
+[[kernel, max_total_threads_per_threadgroup(WM * WN * kLanes)]] void tile(device T* y) { y[0] = 1; }
+template [[host_name("tile_12")]] [[kernel]] decltype(tile<float, 1, 2>) tile<float, 1, 2>;
+}
+[[max_total_threads_per_threadgroup(kLanes * 3)]] kernel void plain(device float* y) { y[0] = 1; }
+"""
+
+
+def test_limits_may_depend_on_template_parameters():
+    library = emulator.compile(LIMITS, instantiations={"tile_3": "tiles::tile<half, 3>"})
+    for name, limit in (("tile_12", 64), ("tile_3", 192), ("plain", 96)):
+        kernel, y = library.pipeline(name), {0: np.zeros(1, np.float32)}
+        kernel.launch(y, grid=(1,), threadgroup=(limit,))
+        with pytest.raises(ValueError, match=f"{limit + 1} threads .*, the limit is {limit}"):
+            kernel.launch(y, grid=(1,), threadgroup=(limit + 1,))
+
+
 def test_numbers_take_the_type_of_the_parameter(library):
     y = np.zeros(5, np.float32)
     arguments = {0: y, 1: -3, 2: 0.1, 3: (4, 0, 1), 4: True, 5: 1 + 2**-7}
@@ -132,7 +166,7 @@ def test_a_number_needs_a_known_type(library):
     arguments = scaled_arguments() | {2: 3}
     message = r"buffer 2 \(params\) of kernel scaled is of type Params&: it must be an array, bytes"
     with pytest.raises(ValueError, match=message):
-        library.pipeline("scaled").launch(arguments, grid=(1,))
+        library.pipeline("scaled", {0: False}).launch(arguments, grid=(1,))
 
 
 def test_buffers_of_disabled_arguments_need_not_be_bound(library):
@@ -159,21 +193,21 @@ def test_buffers_of_disabled_arguments_need_not_be_bound(library):
 )
 def test_wrong_buffers_are_refused(library, change, message):
     with pytest.raises(ValueError, match=message):
-        library.pipeline("scaled").launch(scaled_arguments() | change, grid=(1,))
+        library.pipeline("scaled", {0: False}).launch(scaled_arguments() | change, grid=(1,))
 
 
 def test_a_buffer_is_left_out_on_purpose_only(library):
     arguments = scaled_arguments()
     del arguments[1]
     with pytest.raises(ValueError, match=r"buffer 1 \(y\) of kernel scaled must be bound"):
-        library.pipeline("scaled").launch(arguments, grid=(1,))
+        library.pipeline("scaled", {0: False}).launch(arguments, grid=(1,))
     with pytest.raises(emulator.Fault, match=r"buffer 1 \(y\)"):
-        library.pipeline("scaled").launch(arguments | {1: None}, grid=(1,))
+        library.pipeline("scaled", {0: False}).launch(arguments | {1: None}, grid=(1,))
 
 
 def test_read_only_buffers_may_be_strided(library):
     arguments = scaled_arguments() | {0: np.arange(128, dtype=np.float32)[::2]}
-    library.pipeline("scaled").launch(arguments, grid=(64,))
+    library.pipeline("scaled", {0: False}).launch(arguments, grid=(64,))
     assert (arguments[1] == 6 * np.arange(64)).all()
 
 
@@ -214,9 +248,13 @@ def test_grids_of_threads_end_in_smaller_threadgroups(library, order):
 @pytest.mark.parametrize(
     ("name", "sizes", "message"),
     [
-        ("limited", dict(grid=(1,), threadgroup=(65,)), "at most 64 threads for kernel limited"),
+        (
+            "limited",
+            dict(grid=(1,), threadgroup=(65,)),
+            "65 threads in a threadgroup .*, the limit is 64",
+        ),
         ("limited", dict(grid=(1,), threadgroup=(8, 0)), "threadgroup of size"),
-        ("constants", dict(grid=(1,), threadgroup=(1025,)), "the limit is 1024"),
+        ("where", dict(grid=(1,), threadgroup=(1025,)), "the limit is 1024"),
         ("limited", dict(), "either grid or threads"),
         ("limited", dict(grid=(1,), threads=(1,)), "either grid or threads"),
         ("limited", dict(grid=()), "grid must be one to three sizes"),
@@ -238,7 +276,7 @@ def test_wrong_names_and_policies_are_refused(library):
 def test_a_fault_says_where(library):
     arguments = scaled_arguments()
     arguments[0] = arguments[0][:40].copy()
-    kernel = library.pipeline("scaled")
+    kernel = library.pipeline("scaled", {0: False})
     with pytest.raises(emulator.Fault) as caught:
         kernel.launch(arguments, grid=(2,), threadgroup=(32,), os_threads=1)
     finding = caught.value.findings[0]
@@ -257,7 +295,7 @@ def test_a_fault_says_where(library):
 
 def test_findings_can_be_looked_at_instead(library):
     arguments = scaled_arguments() | {0: np.zeros(3, np.float32)}
-    kernel = library.pipeline("scaled")
+    kernel = library.pipeline("scaled", {0: False})
     # One thread: with two, both threadgroups may fault.
     result = kernel.launch(arguments, grid=(2,), threadgroup=(32,), os_threads=1, check=False)
     assert [finding.argument for finding in result.findings] == ["x"]

@@ -22,7 +22,7 @@ def body(text):
 def test_plain_text_is_kept_to_the_letter():
     text = (
         '# 1 "a.metal"\nint f(int x) { return x >> 2 >= 3 ? a[b[x]] : \'"\'; }\n'
-        '#pragma unroll\nfloat s = 1.0h, t = 0x1p-3f, u = 1e+5;\nauto c = "[[not one]]";\n'
+        '#pragma unroll\nfloat s = 1.0f, t = 0x1p-3f, u = 1e+5;\nauto c = "[[not one]]";\n'
     )
     assert rewrite(text).text.split(ADAPTERS)[0] == text
 
@@ -44,6 +44,63 @@ def test_headers_of_the_system_are_left_alone():
     result = rewrite(text)
     assert header in result.text
     assert result.instances == ()
+
+
+@pytest.mark.parametrize(
+    ("literal", "expected"),
+    [
+        ("1.5h", "1.5f16"),
+        ("1.5H", "1.5f16"),
+        (".5e-3h", ".5e-3f16"),
+        ("1h", "1.0f16"),
+        ("0x1.8p+1h", "0x1.8p+1f16"),
+        ("1.5bf", "::bfloat(1.5f)"),
+        ("2.e1BF", "::bfloat(2.e1f)"),
+        ("3bf", "::bfloat(3.0f)"),
+        ("0x1.8p1bf", "::bfloat(0x1.8p1f)"),
+        ("0x1bf", "0x1bf"),
+        ("0xFFBF", "0xFFBF"),
+        ("1.5f", "1.5f"),
+        ("12u", "12u"),
+    ],
+)
+def test_literals_of_16_bit_types(literal, expected):
+    assert body(f"auto x = -{literal};") == f"auto x = -{expected};"
+
+
+@pytest.mark.parametrize(
+    ("text", "needed"),
+    [
+        ("kernel void f(device int* y) { y[0] = a; }", (1,)),
+        ("int g() { return a; } kernel void f(device int* y) { y[0] = g(); }", (1,)),
+        ("int g() { return a; } kernel void f(device int* y) { y[0] = 2; }", ()),
+        (
+            "struct S { int g() { return b; } }; kernel void f(device int* y) { y[0] = S().g(); }",
+            (2,),
+        ),
+        ("struct S { int b; }; kernel void f(device int* y, constant S& s) { y[0] = s.b; }", ()),
+        ("int g(int a) { return a; } kernel void f(device int* y) { y[0] = g(1); }", ()),
+        ("kernel void f(device int* y [[function_constant(a)]]) {}", (1,)),
+        ("constant bool c = a && b; kernel void f(device int* y) { if (c) y[0] = 1; }", (1, 2)),
+        (
+            "constant bool c = is_function_constant_defined(a) ? a : b;"
+            " kernel void f(device int* y) { if (c) y[0] = 1; }",
+            (2,),
+        ),
+        ("kernel void f(device int* y) { if (is_function_constant_defined(a)) y[0] = a; }", ()),
+        ("using A = X<a>; kernel void f(device int* y) { y[0] = A::value; }", (1,)),
+        (
+            "constant int a_list[2] = {a, 1}; kernel void f(device int* y) { y[0] = a_list[1]; }",
+            (1,),
+        ),
+    ],
+)
+def test_function_constants_that_a_kernel_needs(text, needed):
+    constants = (
+        "constant bool a [[function_constant(1)]]; constant bool b [[function_constant(2)]];"
+    )
+    (instance,) = rewrite(f"{constants}\n{text}").instances
+    assert instance.needed_constants == needed
 
 
 @pytest.mark.parametrize(
@@ -234,7 +291,7 @@ def test_kernels_become_launchable():
         "given": "scale<int, 1>",
     }
     first = result.instances[0]
-    assert first.max_threads == 64
+    assert "constexpr int emu_limit_" in result.text
     assert [(a.kind, a.index, a.name, a.writable, a.optional) for a in first.arguments] == [
         ("buffer", 1, "in", False, False),
         ("buffer", 0, "out", True, False),

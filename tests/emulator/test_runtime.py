@@ -10,14 +10,14 @@ import emulator_runtime as er
 import numpy as np
 import pytest
 
-KERNELS = Path(__file__).with_name("runtime_kernels.cpp")
+SOURCE = Path(__file__).with_name("runtime_kernels.cpp")
 ORDERS = [dict(order=er.FORWARD), dict(order=er.REVERSE)]
 ORDERS += [dict(order=er.RANDOM, seed=seed) for seed in (1, 2, 3)]
 
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory):
-    return er.Library(er.build(KERNELS, tmp_path_factory.mktemp("runtime")))
+    return er.Library(er.build(SOURCE, tmp_path_factory.mktemp("runtime")))
 
 
 def test_abi_names_what_the_library_holds(library):

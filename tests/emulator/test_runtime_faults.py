@@ -6,12 +6,12 @@ import emulator_runtime as er
 import numpy as np
 import pytest
 
-KERNELS = Path(__file__).with_name("runtime_kernels.cpp")
+SOURCE = Path(__file__).with_name("runtime_kernels.cpp")
 
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory):
-    return er.Library(er.build(KERNELS, tmp_path_factory.mktemp("faults")))
+    return er.Library(er.build(SOURCE, tmp_path_factory.mktemp("faults")))
 
 
 def floats(n):
@@ -154,7 +154,7 @@ def test_unknown_kernel(library):
 
 
 def kernel_line(text, nth=0):
-    lines = KERNELS.read_text().splitlines()
+    lines = SOURCE.read_text().splitlines()
     return [i + 1 for i, line in enumerate(lines) if text in line][nth]
 
 

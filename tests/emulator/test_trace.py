@@ -28,6 +28,12 @@ kernel void unwritten(device float* y, uint i [[thread_position_in_threadgroup]]
 kernel void added(device float* y, uint i [[thread_position_in_threadgroup]]) {
   y[i] += 1;
 }
+kernel void operation(device float* y, uint i [[thread_position_in_threadgroup]]) {
+  threadgroup float t[64];
+  simdgroup_float8x8 m(3);
+  simdgroup_store(m, t, 8);
+  y[i] = t[i];
+}
 kernel void one_byte(device uchar* y, const device uchar* x) {
   y[0] = x[5];
 }
@@ -76,6 +82,15 @@ def test_a_missing_barrier_is_a_race():
     }
     load, store = (f"trace.metal:{line_of(text)}" for text in ("y[g] = t", "t[i] = x"))
     assert (load, store) in places
+
+
+def test_a_race_with_an_operation_names_where_it_was_called():
+    result = launch("operation", {0: floats(32)}, 32)
+    finding = result.findings[0]
+    assert finding.kind == "threadgroup_race"
+    store = line_of("simdgroup_store")
+    places = (finding.place, finding.other_place)
+    assert places == (f"trace.metal:{store + 1}", f"trace.metal:{store}")
 
 
 def test_unwritten_threadgroup_memory_is_noticed():

@@ -28,6 +28,9 @@ static void threadgroup_barrier(uint32_t flags = kMemThreadgroup, int line = __b
 static void simdgroup_barrier(uint32_t flags = kMemThreadgroup, int line = __builtin_LINE()) {
   emu::barrier(emu::kSimdgroup, flags, "simdgroup_barrier", line);
 }
+static void quadgroup_barrier(uint32_t flags = kMemThreadgroup, int line = __builtin_LINE()) {
+  emu::barrier(emu::kQuad, flags, "quadgroup_barrier", line);
+}
 static void meet_only(void**, int, int) {}
 // Any collective operation of a simdgroup: it makes its threads wait, but orders no memory.
 static void simd_op(int line = __builtin_LINE()) {
@@ -62,6 +65,9 @@ EMU_SHIM_END
   if (mutant != (number)) threadgroup_barrier(__VA_ARGS__)
 #define SIMD_BARRIER(number, ...) \
   if (mutant != (number)) simdgroup_barrier(__VA_ARGS__)
+
+#define QUAD_BARRIER(number) \
+  if (mutant != (number)) quadgroup_barrier()
 
 static uint32_t thread() { return emu::cur_lane()->index; }
 static uint32_t group() { return emu::cur_tg()->position[0]; }
@@ -135,6 +141,23 @@ KERNEL(reverse_in_simdgroup) {
   SIMD_BARRIER(3);
   simd_op();
   out[thread()] = mine[31 - lane];
+}
+
+// Each quadgroup reverses 4 numbers twice: quadgroup barriers are enough. Mutants 4 and 5 read from
+// and write to another quadgroup, which they do not order.
+KERNEL(reverse_in_quadgroup) {
+  const float* in = ArgPtr{b[0]};
+  float* out = ArgPtr{b[1]};
+  THREADGROUP(float, exchange, 64);
+  const uint32_t me = thread();
+  const uint32_t other = me ^ 3;
+  exchange[me] = in[me];
+  QUAD_BARRIER(1);
+  const float once = exchange[mutant == 4 ? other ^ 4 : other];
+  QUAD_BARRIER(2);
+  exchange[mutant == 5 ? me ^ 4 : me] = once;
+  QUAD_BARRIER(3);
+  out[me] = exchange[other];
 }
 
 // Neighbours exchange through device memory. Mutant 2 orders the wrong kind of memory, mutant 3

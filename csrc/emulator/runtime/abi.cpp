@@ -11,8 +11,6 @@
 namespace emu {
 namespace {
 
-// maxTotalThreadsPerThreadgroup of every Apple GPU.
-constexpr uint64_t kMostThreads = 1024;
 constexpr size_t kWords = sizeof(Counters) / sizeof(uint64_t);
 
 Counters total;
@@ -32,14 +30,14 @@ std::string sizes_text(const uint32_t* sizes) {
 }
 
 int set_grid(Launch& launch, const uint32_t* grid, const uint32_t* threads,
-             const uint32_t* threads_per_grid) {
+             const uint32_t* threads_per_grid, uint64_t most_threads) {
   uint64_t n_threads = 1;
   for (int d = 0; d < 3; ++d) n_threads *= threads[d];
   if (n_threads == 0) return refuse("bad_launch", "threadgroup of size " + sizes_text(threads));
-  if (n_threads > kMostThreads) {
+  if (n_threads > most_threads) {
     return refuse("threadgroup_too_large", text(n_threads) + " threads in a threadgroup " +
                                                sizes_text(threads) + ", the limit is " +
-                                               text(kMostThreads));
+                                               text(most_threads));
   }
   for (int d = 0; d < 3; ++d) {
     launch.threads[d] = threads[d];
@@ -68,7 +66,7 @@ void add_counters(const Counters& part) {
 bool run(Launch& launch, int os_threads) {
   const SignalHandlers handlers;
   const uint64_t n_groups = uint64_t{launch.grid[0]} * launch.grid[1] * launch.grid[2];
-  const int most = kTrace ? 1 : std::clamp(os_threads, 1, SignalHandlers::kMostWorkers);
+  const int most = kTrace || kValues ? 1 : std::clamp(os_threads, 1, SignalHandlers::kMostWorkers);
   Team team(launch, static_cast<int>(std::min<uint64_t>(n_groups, most)));
   team.join();
   for (const auto& worker : team.workers()) {
@@ -128,17 +126,18 @@ int emu_launch(const char* kernel, int n_buffers, void* const* buffers, const si
   total = {};
   memset(read_bytes, 0, sizeof read_bytes);
   memset(written_bytes, 0, sizeof written_bytes);
-  const Kernel function = find_kernel(kernel);
-  if (function == nullptr) return EMU_UNKNOWN_KERNEL;
+  const NamedKernel* found = find_kernel(kernel);
+  if (found == nullptr) return EMU_UNKNOWN_KERNEL;
   if (n_buffers > kBindings) {
     return refuse("bad_launch", "buffer index " + text(n_buffers - 1) + ", the highest is " +
                                     text(kBindings - 1));
   }
   Launch launch;
-  launch.kernel = function;
+  launch.kernel = found->function;
   launch.policies = policies != nullptr ? *policies : EmuPolicies{};
   launch.threadgroup_bytes.assign(threadgroup_bytes, threadgroup_bytes + n_threadgroup);
-  const int status = set_grid(launch, grid, threadgroup, threads_per_grid);
+  const int status = set_grid(launch, grid, threadgroup, threads_per_grid,
+                              std::min(found->most_threads, kMostThreads));
   if (status != EMU_OK) return status;
   const bool guard_begin = launch.policies.guard_begin != 0;
   if (!launch.arena.map(n_buffers, buffers, bytes, guard_begin)) return EMU_NO_MEMORY;

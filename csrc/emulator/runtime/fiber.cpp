@@ -2,8 +2,6 @@
 
 #include <sys/mman.h>
 
-#include "pages.h"
-
 #if defined(__x86_64__)
 asm(R"(
 .text
@@ -86,7 +84,7 @@ void* first_context(char* stack_top, void (*entry)()) {
 }
 
 Stacks::~Stacks() {
-  if (base_ != nullptr) munmap(base_, n_stacks_ * (bytes_ + kGuardBytes));
+  if (base_ != nullptr) munmap(base_, memory_bytes());
 }
 
 bool Stacks::map(int n_stacks, size_t bytes) {
@@ -105,7 +103,7 @@ char* Stacks::bottom(int index) const {
 }
 
 bool Stacks::contains(uintptr_t address) const {
-  return address - reinterpret_cast<uintptr_t>(base_) < n_stacks_ * (bytes_ + kGuardBytes);
+  return address - reinterpret_cast<uintptr_t>(base_) < memory_bytes();
 }
 
 bool Stacks::overflowed(int index, uintptr_t address) const {

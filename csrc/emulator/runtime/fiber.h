@@ -3,6 +3,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "pages.h"
+
 namespace emu {
 
 // Saves the callee-saved registers and the stack pointer in *save and continues where `to` was
@@ -25,6 +27,8 @@ class Stacks {
   bool map(int n_stacks, size_t bytes);
   char* bottom(int index) const;
   char* top(int index) const { return bottom(index) + bytes_; }
+  const char* memory() const { return base_; }
+  size_t memory_bytes() const { return n_stacks_ * (bytes_ + kGuardBytes); }
   bool contains(uintptr_t address) const;
   // Whether the address is in the guard page of the stack.
   bool overflowed(int index, uintptr_t address) const;

@@ -73,8 +73,8 @@ void add_who(std::string& json, const Who& who) {
   add_number(json, "simdgroup", who.lane / 32);
 }
 
-void add_trace(std::string& json, const Trace& trace, uintptr_t base) {
-  json += ", \"pcs\": [";
+void add_trace(std::string& json, const char* name, const Trace& trace, uintptr_t base) {
+  json += ", \"" + std::string(name) + "\": [";
   for (int i = 0; i < trace.n; ++i) {
     json += (i == 0 ? "" : ", ") + text(trace.pcs[i] - base);
   }
@@ -131,9 +131,9 @@ std::string Findings::json() const {
     add_place(json, finding);
     if (finding.line > 0) add_number(json, "line", finding.line);
     if (finding.other_lane >= 0) add_number(json, "other_lane", finding.other_lane);
-    if (finding.other_pc != 0) add_number(json, "other_pc", finding.other_pc);
-    if (finding.other_line != 0) add_number(json, "other_line", finding.other_line);
-    add_trace(json, finding.trace, base);
+    if (finding.other_line > 0) add_number(json, "other_line", finding.other_line);
+    add_trace(json, "pcs", finding.trace, base);
+    if (finding.other_trace.n > 0) add_trace(json, "other_pcs", finding.other_trace, base);
     json += "}";
   }
   return json + "]";

@@ -50,8 +50,8 @@ struct Finding {
   int line = 0;
   // Of the access that this one races with.
   int other_lane = -1;
-  uint32_t other_pc = 0;
-  uint32_t other_line = 0;
+  int other_line = 0;
+  Trace other_trace;
   Trace trace;
   uint64_t count = 1;
 };

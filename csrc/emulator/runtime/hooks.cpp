@@ -11,19 +11,19 @@ namespace {
 
 uintptr_t frame_of(void* frame) { return reinterpret_cast<uintptr_t>(frame); }
 
-void access(const void* p, size_t bytes, Access access, void* frame) {
+void access(const void* p, size_t bytes, Access access, void* frame, bool by_shim = false) {
   if (!kTrace || worker == nullptr) return;
-  worker->tracer.access(reinterpret_cast<uintptr_t>(p), bytes, access, frame_of(frame));
+  worker->tracer.access(reinterpret_cast<uintptr_t>(p), bytes, access, frame_of(frame), by_shim);
 }
 
 }  // namespace
 
 void account(const void* p, size_t bytes, bool store) {
-  access(p, bytes, store ? Access::kStore : Access::kLoad, __builtin_frame_address(0));
+  access(p, bytes, store ? Access::kStore : Access::kLoad, __builtin_frame_address(0), true);
 }
 
 void account_atomic(const void* p, size_t bytes) {
-  access(p, bytes, Access::kAtomic, __builtin_frame_address(0));
+  access(p, bytes, Access::kAtomic, __builtin_frame_address(0), true);
 }
 
 }  // namespace emu

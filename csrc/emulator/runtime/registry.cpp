@@ -37,11 +37,11 @@ TensorShape tensors[kBindings];
 
 }  // namespace
 
-void reg_kernel(const char* name, Kernel kernel) {
+void reg_kernel(const char* name, Kernel kernel, int most_threads) {
   std::vector<NamedKernel>& kernels = all_kernels();
   const auto place = std::find_if(kernels.begin(), kernels.end(),
                                   [name](const NamedKernel& known) { return known.name >= name; });
-  kernels.insert(place, {name, kernel});
+  kernels.insert(place, {name, kernel, most_threads});
 }
 
 void reg_fc(int index, void* p, size_t bytes, const char* name) {
@@ -59,9 +59,9 @@ void reg_derived(void (*evaluate)()) { derived().push_back(evaluate); }
 
 const std::vector<NamedKernel>& kernels() { return all_kernels(); }
 
-Kernel find_kernel(const std::string& name) {
+const NamedKernel* find_kernel(const std::string& name) {
   for (const NamedKernel& kernel : all_kernels()) {
-    if (kernel.name == name) return kernel.function;
+    if (kernel.name == name) return &kernel;
   }
   return nullptr;
 }

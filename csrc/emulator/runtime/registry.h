@@ -10,12 +10,13 @@ namespace emu {
 struct NamedKernel {
   std::string name;
   Kernel function;
+  int most_threads;
 };
 
 // By name; filled by static objects of the kernel translation unit when the library is loaded.
 const std::vector<NamedKernel>& kernels();
 // Null: there is no such kernel.
-Kernel find_kernel(const std::string& name);
+const NamedKernel* find_kernel(const std::string& name);
 
 // Function constants; see abi.h.
 std::string constants_json();

@@ -18,4 +18,6 @@
 #include "threadgroup_memory.cpp"
 #include "trace.cpp"
 #include "traps.cpp"
+#include "value_hooks.cpp"
+#include "values.cpp"
 #include "worker.cpp"

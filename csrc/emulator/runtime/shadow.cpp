@@ -11,6 +11,10 @@ constexpr int kLanesShift = 5;
 
 uint32_t bit(uint32_t index) { return uint32_t{1} << index; }
 
+// Of a lane, in its simdgroup.
+uint32_t quad_of(uint32_t lane) { return lane % kLanes / kQuadLanes; }
+uint32_t quad_bits(uint32_t quad) { return uint32_t{0xF} << (quad * kQuadLanes); }
+
 }  // namespace
 
 bool Cell::touch(const Touch& touch, Race& race) {
@@ -38,8 +42,11 @@ bool Cell::races_with_writer(const Touch& touch, Race& race) const {
     return true;
   }
   if (writer_ == 0 || writer_ - 1 == touch.lane) return false;
-  const bool same_simdgroup = (writer_ - 1) >> kLanesShift == touch.lane >> kLanesShift;
-  return !same_simdgroup || writer_epoch_ == touch.simdgroup_epoch;
+  const uint32_t writer = writer_ - 1;
+  const bool same_simdgroup = writer >> kLanesShift == touch.lane >> kLanesShift;
+  if (!same_simdgroup) return true;
+  if (writer_epoch_ != touch.simdgroup_epoch) return false;
+  return quad_of(writer) != quad_of(touch.lane) || writer_quad_epoch_ == touch.quad_epoch;
 }
 
 bool Cell::races_with_readers(const Touch& touch, Race& race) const {
@@ -52,7 +59,9 @@ bool Cell::races_with_readers(const Touch& touch, Race& race) const {
   const uint32_t simdgroup = touch.lane >> kLanesShift;
   if ((reader_simdgroups_ & ~bit(simdgroup)) != 0) return true;
   if (reader_simdgroups_ == 0 || reader_epoch_ != touch.simdgroup_epoch) return false;
-  const uint32_t others = reader_lanes_ & ~bit(touch.lane % kLanes);
+  uint32_t others = reader_lanes_ & ~bit(touch.lane % kLanes);
+  const uint32_t quad = quad_of(touch.lane);
+  if (reader_quad_epochs_[quad] != touch.quad_epoch) others &= ~quad_bits(quad);
   if (others == 0) return false;
   race.lane = static_cast<int>(simdgroup * kLanes) + __builtin_ctz(others);
   return true;
@@ -63,7 +72,13 @@ void Cell::note_read(const Touch& touch) {
   const auto simdgroup = static_cast<uint8_t>(touch.lane >> kLanesShift);
   const bool continues = reader_simdgroups_ != 0 && reader_simdgroup_ == simdgroup &&
                          reader_epoch_ == touch.simdgroup_epoch;
-  reader_lanes_ = (continues ? reader_lanes_ : 0) | bit(touch.lane % kLanes);
+  if (!continues) reader_lanes_ = 0;
+  const uint32_t quad = quad_of(touch.lane);
+  // What the lane's quadgroup read before its barrier tells other quadgroups no more than this
+  // read.
+  if (reader_quad_epochs_[quad] != touch.quad_epoch) reader_lanes_ &= ~quad_bits(quad);
+  reader_quad_epochs_[quad] = touch.quad_epoch;
+  reader_lanes_ |= bit(touch.lane % kLanes);
   reader_simdgroups_ |= bit(simdgroup);
   reader_simdgroup_ = simdgroup;
   reader_epoch_ = touch.simdgroup_epoch;
@@ -74,6 +89,7 @@ void Cell::note_write(const Touch& touch) {
   writer_group_ = touch.group;
   writer_ = static_cast<uint16_t>(touch.lane + 1);
   writer_epoch_ = touch.simdgroup_epoch;
+  writer_quad_epoch_ = touch.quad_epoch;
   writer_site_ = touch.site;
   writer_atomic_ = touch.access == Access::kAtomic;
 }

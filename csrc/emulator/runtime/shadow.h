@@ -8,9 +8,10 @@
 
 namespace emu {
 
-// Where in the code an access is: an address relative to the library, or the line of an operation.
+// Where in the code an access is: an address relative to the library, or the number that the tracer
+// gave to a call of the shim.
 struct Site {
-  uint32_t is_line : 1;
+  uint32_t is_call : 1;
   uint32_t value : 31;
 };
 
@@ -20,6 +21,7 @@ struct Touch {
   uint16_t lane;             // thread_index_in_threadgroup
   uint16_t epoch;            // threadgroup barriers that order this kind of memory
   uint16_t simdgroup_epoch;  // simdgroup barriers of the lane's simdgroup that do
+  uint16_t quad_epoch;       // quadgroup barriers of the lane's quadgroup that do
   Site site;
   Access access;
 };
@@ -35,8 +37,9 @@ struct Race {
 
 // What is known about one byte of memory. All zero: never touched.
 // Only barriers order memory. Two accesses by threads of one threadgroup, one of them a store, race
-// unless a threadgroup barrier lies between, or, in one simdgroup, a simdgroup barrier; accesses of
-// different threadgroups always do. Atomics do not race with each other.
+// unless a threadgroup barrier lies between, or, in one simdgroup, a simdgroup barrier, or, in one
+// quadgroup, a quadgroup barrier; accesses of different threadgroups always do. Atomics do not race
+// with each other.
 class Cell {
  public:
   // Notes the access down. False: it races with an earlier one.
@@ -67,7 +70,9 @@ class Cell {
   uint16_t epoch_;
   uint16_t writer_;  // lane + 1
   uint16_t writer_epoch_;
+  uint16_t writer_quad_epoch_;
   uint16_t reader_epoch_;
+  uint16_t reader_quad_epochs_[kLanes / kQuadLanes];  // when the bits of reader_lanes_ were set
   uint8_t reader_simdgroup_;
   bool writer_atomic_;
 };

@@ -27,7 +27,7 @@ void Threadgroup::start_lanes() {
       groups.push_back({first, size, size, 0});
     }
   };
-  fill(quads_, 4);
+  fill(quads_, kQuadLanes);
   fill(simdgroups_, kLanes);
   all_ = {0, n, n, 0};
   slots_.resize(n);
@@ -48,6 +48,7 @@ void Threadgroup::start_lanes() {
 
 void Threadgroup::fiber_main() {
   Worker& self = *worker;
+  if (kValues) self.values.clear_parameters();
   InRuntime::set(false);
   self.launch.kernel(self.launch.arena.bindings());
   InRuntime::set(true);
@@ -57,6 +58,7 @@ void Threadgroup::fiber_main() {
 
 void Threadgroup::finish(Fiber& fiber) {
   worker_.tracer.settle();
+  worker_.values.settle();
   fiber.state = State::kDone;
   leave(group_of(fiber, kQuad), kQuad);
   leave(group_of(fiber, kSimdgroup), kSimdgroup);
@@ -73,7 +75,7 @@ void Threadgroup::leave(Group& group, Scope scope) {
 Group& Threadgroup::group_of(const Fiber& fiber, Scope scope) {
   switch (scope) {
     case kQuad:
-      return quads_[fiber.index / 4];
+      return quads_[fiber.index / kQuadLanes];
     case kSimdgroup:
       return simdgroups_[fiber.simdgroup];
     default:
@@ -83,6 +85,7 @@ Group& Threadgroup::group_of(const Fiber& fiber, Scope scope) {
 
 void Threadgroup::meet(const Meeting& meeting) {
   worker_.tracer.settle();
+  worker_.values.settle();
   Fiber& me = *running_;
   me.meeting = meeting;
   me.meeting.arrival = ++arrivals_;
@@ -153,6 +156,7 @@ void Threadgroup::complete(Group& group, Scope scope) {
     if (here && acting_ == nullptr) acting_ = &lanes[i];
   }
   judge(group, meeting, n_active);
+  if (kValues) worker_.values.clear_parameters();
   if (meeting.compute != nullptr) meeting.compute(slots_.data(), group.size, n_active);
   acting_ = nullptr;
   for (int i = 0; i < group.size; ++i) {
@@ -169,8 +173,11 @@ void Threadgroup::judge(const Group& group, const Meeting& meeting, int n_active
   if (!meeting.is_barrier) {
     ++worker_.counters.simd_ops;
   } else {
-    ++(whole ? worker_.counters.threadgroup_barriers : worker_.counters.simdgroup_barriers);
-    worker_.tracer.barrier(meeting.scope, acting_->simdgroup, meeting.flags);
+    Counters& counters = worker_.counters;
+    ++(whole                         ? counters.threadgroup_barriers
+       : meeting.scope == kSimdgroup ? counters.simdgroup_barriers
+                                     : counters.quadgroup_barriers);
+    worker_.tracer.barrier(meeting.scope, acting_->index, meeting.flags);
   }
   if (n_active == group.size || meeting.any_lanes) return;
   Finding finding;

@@ -74,6 +74,11 @@ ThreadgroupMemory::Variable* ThreadgroupMemory::start(Variable& variable, bool& 
     variable.shadow = std::make_unique<Shadow>();
     if (!variable.shadow->map(variable.bytes)) return nullptr;
   }
+  if (kValues && variable.mirror == nullptr) {
+    variable.mirror = std::make_unique<Mirror>();
+    if (!variable.mirror->map(variable.data, variable.bytes)) return nullptr;
+  }
+  forget(variable.data, variable.bytes, variable.name);
   return &variable;
 }
 

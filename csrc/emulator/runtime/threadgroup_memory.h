@@ -7,6 +7,7 @@
 
 #include "findings.h"
 #include "shadow.h"
+#include "values.h"
 
 namespace emu {
 
@@ -26,6 +27,7 @@ class ThreadgroupMemory {
     size_t mapping_bytes;
     bool live;                                 // the running threadgroup has reached it
     std::unique_ptr<Shadow> shadow = nullptr;  // in the trace build
+    std::unique_ptr<Mirror> mirror = nullptr;  // in the build that follows values
   };
 
   ThreadgroupMemory() = default;

@@ -1,5 +1,6 @@
 #include "trace.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "pages.h"
@@ -13,6 +14,10 @@ std::string name_of(const Place& place) {
   return std::string("threadgroup variable ") + place.variable;
 }
 
+bool same_place(const Trace& a, const Trace& b) {
+  return a.n == b.n && std::equal(a.pcs, a.pcs + a.n, b.pcs);
+}
+
 bool inside(const Place& place, size_t bytes) {
   return place.byte >= 0 && static_cast<uint64_t>(place.byte) + bytes <= place.bytes;
 }
@@ -23,19 +28,21 @@ void Tracer::start(uint32_t group, uint32_t n_simdgroups) {
   group_ = group;
   threadgroup_ = {};
   simdgroups_.assign(n_simdgroups, {});
+  quads_.assign(n_simdgroups * (kLanes / kQuadLanes), {});
 }
 
-// A quadgroup barrier counts as one of its simdgroup, which is more than Metal promises.
-void Tracer::barrier(Scope scope, uint32_t simdgroup, uint32_t flags) {
-  Epochs& epochs = scope == kThreadgroup ? threadgroup_ : simdgroups_[simdgroup];
+void Tracer::barrier(Scope scope, uint32_t lane, uint32_t flags) {
+  Epochs& epochs = scope == kThreadgroup ? threadgroup_
+                   : scope == kSimdgroup ? simdgroups_[lane / kLanes]
+                                         : quads_[lane / kQuadLanes];
   if (flags & kMemDevice) ++epochs.of[kDevice];
   if (flags & kMemThreadgroup) ++epochs.of[kShared];
 }
 
-void Tracer::access(uintptr_t address, size_t bytes, Access access, uintptr_t frame) {
+void Tracer::access(uintptr_t address, size_t bytes, Access access, uintptr_t frame, bool by_shim) {
   if (worker_.threadgroup.current() == nullptr || bytes == 0) return;
   settle();
-  const Touch touch = touch_of(access, frame);
+  const Touch touch = touch_of(access, frame, by_shim);
   const Range range = {address, bytes};
   if (worker_.stacks.contains(address)) return check_stack(touch, range, frame);
   if (auto* variable = worker_.memory.find(address)) {
@@ -45,14 +52,15 @@ void Tracer::access(uintptr_t address, size_t bytes, Access access, uintptr_t fr
   if (place.known()) access_device(place, touch, range, frame);
 }
 
-Touch Tracer::touch_of(Access access, uintptr_t frame) const {
+Touch Tracer::touch_of(Access access, uintptr_t frame, bool by_shim) {
   Touch touch = {};
   touch.group = group_;
   touch.lane = static_cast<uint16_t>(worker_.threadgroup.current()->index);
   const Fiber* member = worker_.threadgroup.acting();
-  if (member != nullptr && member->meeting.line > 0) {
-    touch.site.is_line = 1;
-    touch.site.value = static_cast<uint32_t>(member->meeting.line);
+  if (member != nullptr || by_shim) {
+    touch.site.is_call = 1;
+    touch.site.value = member != nullptr ? operation_of(*member)
+                                         : call_of(*worker_.threadgroup.running(), frame, 0);
   } else {
     const uintptr_t return_address = reinterpret_cast<const uintptr_t*>(frame)[1];
     touch.site.value = static_cast<uint32_t>(return_address - 1 - library_base());
@@ -61,9 +69,37 @@ Touch Tracer::touch_of(Access access, uintptr_t frame) const {
   return touch;
 }
 
+// All that an operation touches is touched in one meeting.
+uint32_t Tracer::operation_of(const Fiber& member) {
+  const Meeting& meeting = member.meeting;
+  if (meeting.arrival != last_arrival_) {
+    last_arrival_ = meeting.arrival;
+    last_operation_ = call_of(member, meeting.frame, meeting.line);
+  }
+  return last_operation_;
+}
+
+// The frames have to be walked now; when the access turns out to be one side of a race, the thread
+// is elsewhere.
+uint32_t Tracer::call_of(const Fiber& lane, uintptr_t frame, int line) {
+  Call call = {line, {}};
+  const int index = static_cast<int>(lane.index);
+  walk_frames(frame, reinterpret_cast<uintptr_t>(worker_.stacks.bottom(index)),
+              reinterpret_cast<uintptr_t>(worker_.stacks.top(index)), call.trace);
+  const auto is_it = [&call](const Call& other) {
+    return other.line == call.line && same_place(other.trace, call.trace);
+  };
+  if (last_call_ < calls_.size() && is_it(calls_[last_call_])) return last_call_;
+  const auto known = std::find_if(calls_.begin(), calls_.end(), is_it);
+  last_call_ = static_cast<uint32_t>(known - calls_.begin());
+  if (known == calls_.end()) calls_.push_back(call);
+  return last_call_;
+}
+
 void Tracer::order(Touch& touch, Kind kind) const {
   touch.epoch = threadgroup_.of[kind];
   touch.simdgroup_epoch = simdgroups_[touch.lane / kLanes].of[kind];
+  touch.quad_epoch = quads_[touch.lane / kQuadLanes].of[kind];
 }
 
 void Tracer::access_device(const Place& place, Touch touch, const Range& range, uintptr_t frame) {
@@ -169,7 +205,13 @@ void Tracer::report_race(const Race& race, const Place& place, const Touch& touc
   finding.access = touch.access;
   finding.access_bytes = range.bytes;
   finding.other_lane = race.lane;
-  (race.site.is_line ? finding.other_line : finding.other_pc) = race.site.value;
+  if (race.site.is_call) {
+    finding.other_line = calls_[race.site.value].line;
+    finding.other_trace = calls_[race.site.value].trace;
+  } else {
+    finding.other_trace.n = 1;
+    finding.other_trace.pcs[0] = library_base() + race.site.value;
+  }
   const bool may_repeat = race.with_store && !race.with_atomic && touch.access == Access::kStore;
   if (!may_repeat) return worker_.record(std::move(finding), frame);
   worker_.locate(finding, frame);

@@ -10,6 +10,7 @@
 
 namespace emu {
 
+struct Fiber;
 class Worker;
 
 // In the trace build the compiler calls the runtime before each access to memory.
@@ -28,10 +29,11 @@ class Tracer {
 
   // `group` counts from 1: zero is the empty cell of a shadow.
   void start(uint32_t group, uint32_t n_simdgroups);
-  // `simdgroup` is that of the lanes that met; any for a barrier of the threadgroup.
-  void barrier(Scope scope, uint32_t simdgroup, uint32_t flags);
-  // `frame` is that of a function called from where the access is.
-  void access(uintptr_t address, size_t bytes, Access access, uintptr_t frame);
+  // `lane` is one of those that met.
+  void barrier(Scope scope, uint32_t lane, uint32_t flags);
+  // `frame` is that of a function called from where the access is. What the shim does belongs to
+  // where the kernel called it.
+  void access(uintptr_t address, size_t bytes, Access access, uintptr_t frame, bool by_shim);
 
   // Decides about a race of stores, now that the second one has happened.
   void settle();
@@ -53,7 +55,9 @@ class Tracer {
   void access_shared(ThreadgroupMemory::Variable& variable, Touch touch, const Range& range,
                      uintptr_t frame);
   void check_stack(const Touch& touch, const Range& range, uintptr_t frame);
-  Touch touch_of(Access access, uintptr_t frame) const;
+  Touch touch_of(Access access, uintptr_t frame, bool by_shim);
+  uint32_t operation_of(const Fiber& member);
+  uint32_t call_of(const Fiber& lane, uintptr_t frame, int line);
   void order(Touch& touch, Kind kind) const;
   void report(const char* kind, const std::string& message, const Place& place, const Touch& touch,
               size_t bytes, uintptr_t frame);
@@ -64,6 +68,16 @@ class Tracer {
   uint32_t group_ = 0;
   Epochs threadgroup_ = {};
   std::vector<Epochs> simdgroups_;
+  std::vector<Epochs> quads_;
+  // Calls of the shim that touched memory, by the number in a Site.
+  struct Call {
+    int line;
+    Trace trace;
+  };
+  std::vector<Call> calls_;
+  uint64_t last_arrival_ = 0;
+  uint32_t last_operation_ = 0;
+  uint32_t last_call_ = 0;
   // A store about to happen that races with an earlier one, and what it overwrites.
   Finding pending_;
   uintptr_t pending_address_ = 0;

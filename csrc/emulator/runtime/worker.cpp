@@ -27,6 +27,7 @@ bool Worker::run() {
   const size_t stack_bytes = stack_kib > 0 ? stack_kib * 1024 : kStackBytes;
   const int n_threads = static_cast<int>(threads[0] * threads[1] * threads[2]);
   if (!stacks.map(n_threads, stack_bytes)) return false;
+  if (kValues && !values.start()) return false;
   const SignalStack signal_stack;
   const KnownToHandlers known(*this);
   worker = this;
@@ -40,6 +41,7 @@ bool Worker::run() {
     tracer.start(static_cast<uint32_t>(index + 1), info.simdgroups);
     const bool ended = threadgroup.run(info, seed);
     tracer.settle();
+    values.settle();
     if (!ended) record_trap();
     counters.threadgroup_bytes =
         std::max<uint64_t>(counters.threadgroup_bytes, memory.live_bytes());

@@ -12,6 +12,7 @@
 #include "threadgroup.h"
 #include "threadgroup_memory.h"
 #include "trace.h"
+#include "values.h"
 
 namespace emu {
 
@@ -71,6 +72,7 @@ class Worker {
   ThreadgroupMemory memory;
   Stacks stacks;
   Tracer tracer{*this};
+  Values values{*this};
   Counters counters = {};
   Trap trap;
   Landing landing;

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import re
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -14,8 +13,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from mlx_tensorops.testing.emulator import toolchain
+from mlx_tensorops.testing.emulator import preprocessing, toolchain
 from mlx_tensorops.testing.emulator.errors import CompileError, EmulatorError
+from mlx_tensorops.testing.emulator.preprocessing import first_error_first
 from mlx_tensorops.testing.emulator.rewriter import (
     Argument,
     FunctionConstant,
@@ -60,7 +60,6 @@ _LANGUAGE_FLAGS = (
     *("-Xclang", "-cl-single-precision-constant"),
     *("-Xclang", "-ffloat16-excess-precision=none"),
     *("-Xclang", "-fbfloat16-excess-precision=none"),
-    "-ftrivial-auto-var-init=pattern",  # what a kernel forgot to initialize is NaN
 )
 # Every access to memory calls the runtime, those of memcpy and its like included; the optimizer
 # must not merge them, nor prove them unnecessary.
@@ -76,6 +75,18 @@ _TRACE_FLAGS = (
     *("-mllvm", "-asan-opt=0"),
     *("-mllvm", "-asan-opt-same-temp=0"),
 )
+# Every value carries which of its bits were never set. The compiler has to see the source as it is
+# written: the optimizer turns what depends on such bits into whatever suits it. It comes second.
+_VALUE_FLAGS = (
+    "-DEMU_VALUES",
+    "-fno-math-errno",  # mathematics as operations that the compiler knows, not as functions
+    "-fno-discard-value-names",  # findings name variables
+    *("-Xclang", "-fsanitize=kernel-memory"),
+    *("-Xclang", "-fno-sanitize-memory-param-retval"),  # to hand a value on is not to use it
+    *("-Xclang", "-fsanitize-address-use-after-scope"),  # variables in loops are new in every round
+    *("-Xclang", "-disable-O0-optnone"),
+)
+_PATTERN_FLAG = "-ftrivial-auto-var-init=pattern"  # what a kernel forgot to initialize is NaN
 WARNING_FLAGS = (
     "-w",
     "-Wno-invalid-constexpr",
@@ -84,7 +95,6 @@ WARNING_FLAGS = (
 )
 # Without line tables: a finding is never the runtime's own.
 _RUNTIME_FLAGS = ("-std=c++17", "-O2", "-g0")
-_ERROR = re.compile(r"^(?P<place>[^\s:][^:]*:\d+)(?::\d+)?: (?:fatal )?error: (?P<text>.*)", re.M)
 
 
 @dataclass(frozen=True)
@@ -97,7 +107,7 @@ class Request:
     defines: tuple[tuple[str, str], ...]
     instantiations: tuple[tuple[str, str], ...]
     metal_version: int
-    trace: bool
+    watch: str
 
 
 def request(
@@ -106,7 +116,7 @@ def request(
     defines: Mapping[str, object] | None,
     instantiations: Mapping[str, str] | None,
     metal_version: int,
-    trace: bool,
+    watch: str,
     name: str,
 ) -> Request:
     """A request from the arguments of the public functions."""
@@ -117,7 +127,7 @@ def request(
         defines=tuple((key, str(value)) for key, value in (defines or {}).items()),
         instantiations=tuple((instantiations or {}).items()),
         metal_version=metal_version,
-        trace=trace,
+        watch=watch,
     )
 
 
@@ -140,7 +150,7 @@ def build(wanted: Request) -> Built:
     """
     compiler = toolchain.find()
     preprocessed = preprocess(compiler, wanted)
-    flags = kernel_flags(wanted.trace)
+    flags = kernel_flags(wanted.watch)
     key = _digest(
         preprocessed, repr(wanted.instantiations), repr(flags), compiler.identity, _own_digest()
     )
@@ -170,29 +180,23 @@ def _own_digest() -> str:
     return _digest(*(file.read_text() for file in sorted(files) if file.is_file()))
 
 
-def kernel_flags(trace: bool) -> tuple[str, ...]:
-    """How kernels are compiled."""
-    return (*_COMMON_FLAGS, *_LANGUAGE_FLAGS, _OPTIMIZE, *(_TRACE_FLAGS if trace else ()))
+def kernel_flags(watch: str = "nothing") -> tuple[str, ...]:
+    """How kernels are compiled: watching "nothing", "accesses" to memory or "values"."""
+    flags = (*_COMMON_FLAGS, *_LANGUAGE_FLAGS)
+    if watch == "values":
+        return (*flags, "-O0", *_VALUE_FLAGS)
+    return (*flags, _OPTIMIZE, _PATTERN_FLAG, *(_TRACE_FLAGS if watch == "accesses" else ()))
 
 
 def preprocess(compiler: toolchain.Toolchain, request: Request) -> str:
     """The source with everything that it includes."""
     include = sources() / "include"
-    arguments = ["-E", "-x", "c++", *kernel_flags(request.trace)]
-    arguments += ["-isystem", str(include), "-include", str(include / "emulator/inputs.h")]
+    arguments = [*kernel_flags(request.watch), "-isystem", str(include)]
+    arguments += ["-include", "emulator/inputs.h"]
     arguments += [f"-I{path}" for path in request.include_dirs]
     arguments += [f"-D__METAL_VERSION__={request.metal_version}"]
-    if request.defines:
-        arguments += ["-include", str(include / "metal_stdlib"), "-include", _defines(request)]
-    if isinstance(request.source, Path):
-        text, arguments = None, [*arguments, str(request.source)]
-    else:
-        text, arguments = f'#line 1 "{request.name}"\n{request.source}', [*arguments, "-"]
-    status, output, messages = compiler.run(arguments, text)
-    if status:
-        raise CompileError(_clean(messages))
-    # zig reads its standard input through a file of a new name each time.
-    return re.sub(r'^(# \d+ ")[^"\n]*-stdin\.cpp"', r'\1<source>"', output, flags=re.M)
+    defines = _defines(request) if request.defines else None
+    return preprocessing.preprocess(compiler, request.source, request.name, arguments, defines)
 
 
 def _defines(request: Request) -> str:
@@ -219,13 +223,8 @@ def _compile(
         raise CompileError(str(error)) from None
     source, kernel_object = folder / "kernels.cpp", folder / "kernels.o"
     source.write_text(rewritten.text)
-    flags = [*kernel_flags(request.trace), *WARNING_FLAGS]
-    status, _, messages = compiler.run(
-        ["-c", "-x", "c++", *flags, str(source), "-o", str(kernel_object)]
-    )
-    if status:
-        raise CompileError(_clean(messages))
-    _link(compiler, [kernel_object, _runtime(compiler, request.trace)], folder / "kernels.so")
+    _compile_text(compiler, source, kernel_object, request.watch)
+    _link(compiler, [kernel_object, _runtime(compiler, request.watch)], folder / "kernels.so")
     kernel_object.unlink()
     facts = {
         "instances": [asdict(instance) for instance in rewritten.instances],
@@ -235,9 +234,27 @@ def _compile(
     (folder / "kernels.json").write_text(json.dumps(facts))
 
 
-def _runtime(compiler: toolchain.Toolchain, trace: bool) -> Path:
+def _compile_text(compiler: toolchain.Toolchain, source: Path, output: Path, watch: str) -> None:
+    flags = [*kernel_flags(watch), *WARNING_FLAGS]
+    first = output.with_suffix(".bc") if watch == "values" else output
+    if watch == "values":
+        flags.append("-emit-llvm")
+    status, _, messages = compiler.run(["-c", "-x", "c++", *flags, str(source), "-o", str(first)])
+    if status:
+        raise CompileError(first_error_first(messages))
+    if first == output:
+        return
+    flags = [*_COMMON_FLAGS, "-march=native", _OPTIMIZE]
+    status, _, messages = compiler.run(["-c", *flags, str(first), "-o", str(output)])
+    if status:
+        raise EmulatorError(f"the compiler does not take its own output:\n{messages}")
+    first.unlink()
+
+
+def _runtime(compiler: toolchain.Toolchain, watch: str) -> Path:
     """The runtime's object file: the same for all kernels, compiled when first needed."""
-    flags = (*_COMMON_FLAGS, *_RUNTIME_FLAGS, *(("-DEMU_TRACE",) if trace else ()))
+    macros = {"accesses": ("-DEMU_TRACE",), "values": ("-DEMU_VALUES",)}.get(watch, ())
+    flags = (*_COMMON_FLAGS, *_RUNTIME_FLAGS, *macros)
     key = _digest(repr(flags), compiler.identity, _own_digest())
     folder = toolchain.cache_folder() / "runtime" / key
 
@@ -289,10 +306,3 @@ def _load(folder: Path) -> Built:
     return Built(
         folder / "kernels.so", tuple(instances), tuple(constants), tuple(facts["warnings"])
     )
-
-
-def _clean(messages: str) -> str:
-    """The compiler's messages, the first error first, without the emulator's own includes."""
-    first = _ERROR.search(messages)
-    text = messages.strip()
-    return f"{first['place']}: {first['text']}\n{text}" if first else text

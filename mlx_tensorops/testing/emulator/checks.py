@@ -11,10 +11,14 @@ from pathlib import Path
 from mlx_tensorops.testing.emulator import building, toolchain
 from mlx_tensorops.testing.emulator.errors import CompileError
 from mlx_tensorops.testing.emulator.rewriter import RewriteError, rewrite_with_spaces
+from mlx_tensorops.testing.emulator.rewriter.casts import CAST
 
 _DIAGNOSTIC = re.compile(r"^(?P<place>\S.*?:\d+):\d+: (?P<kind>error|note): (?P<text>.*)$")
 _SPACE = re.compile(r"emu_(?P<name>\w+)|address_space\((?P<number>\d)\)")
 _NAMES = {"1": "device", "2": "constant", "3": "threadgroup"}
+# What assignments to components of vectors are made of.
+_COMPONENT = "'this' argument to member function 'put_"
+_CHANGED_BY_CAST = f"no matching function for call to '{CAST}'"
 _TYPE = re.compile(r"'(?P<spelled>[^']*)'(?: \(aka '(?P<meant>[^']*)'\))?")
 
 
@@ -36,7 +40,7 @@ def check(
         CompileError: the source does not compile anyway.
     """
     request = building.request(
-        source, include_dirs, defines, instantiations, metal_version, False, name
+        source, include_dirs, defines, instantiations, metal_version, "nothing", name
     )
     complaints = [*_not_ascii(request), *_address_spaces(request)]
     return tuple(dict.fromkeys(complaints))
@@ -68,7 +72,7 @@ def _address_spaces(request: building.Request) -> Iterator[str]:
     with tempfile.NamedTemporaryFile("w", suffix=".cpp") as file:
         file.write(text)
         file.flush()
-        flags = [*building.kernel_flags(False), *building.WARNING_FLAGS, "-ferror-limit=0"]
+        flags = [*building.kernel_flags(), *building.WARNING_FLAGS, "-ferror-limit=0"]
         _, _, messages = compiler.run(["-fsyntax-only", "-x", "c++", *flags, file.name])
     for place, message, notes in _errors(messages):
         if _is_misuse(message, notes):
@@ -92,9 +96,12 @@ def _errors(messages: str) -> Iterator[tuple[str, str, list[str]]]:
 
 
 def _is_misuse(error: str, notes: Sequence[str]) -> bool:
-    if "changes address space" in error:
+    if "changes address space" in error or error.startswith(_CHANGED_BY_CAST):
         return True
-    if error.startswith(("cannot initialize", "assigning to")):
+    # What is const without being constant is so for the compiler, too.
+    if error.startswith(("read-only variable", "cannot assign to variable", _COMPONENT)):
+        return True
+    if error.startswith(("cannot initialize", "assigning to", "reinterpret_cast", "static_cast")):
         return _spaces_differ(error)
     return error.startswith("no matching") and any(map(_rules_out, notes))
 
@@ -102,7 +109,7 @@ def _is_misuse(error: str, notes: Sequence[str]) -> bool:
 def _rules_out(note: str) -> bool:
     """Whether the note says that a function was no candidate for an address space."""
     is_copy = "constructor" in note
-    is_reference = "cannot bind reference in address space" in note
+    is_reference = "cannot bind reference in" in note and "address space" in note
     return "cannot pass pointer" in note or _spaces_differ(note) or (is_reference and not is_copy)
 
 
@@ -119,6 +126,10 @@ def _spaces(kind: str) -> list[str]:
 
 
 def _readable(text: str) -> str:
+    if text.startswith(_CHANGED_BY_CAST):
+        return "the cast changes the address space"
+    if text.startswith(_COMPONENT):
+        return "cannot assign to a component of a vector in constant memory"
     text = re.sub(
         r"__attribute__\(\(address_space\((\d)\)\)\)", lambda m: _NAMES.get(m[1], m[0]), text
     )

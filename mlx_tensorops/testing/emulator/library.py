@@ -72,6 +72,7 @@ def compile(
     instantiations: Mapping[str, str] | None = None,
     metal_version: int = 400,
     trace: bool = False,
+    values: bool = False,
     name: str = "kernel.metal",
 ) -> Library:
     """Compile Metal source for this computer.
@@ -85,6 +86,8 @@ def compile(
         metal_version: the value of __METAL_VERSION__.
         trace: watch every access to memory. Finds races, reads of uninitialized threadgroup memory
             and accesses a byte outside, and counts bytes; a launch takes several times as long.
+        values: follow every value instead. Finds branches, addresses and stores to buffers that
+            depend on variables, threadgroup memory or cooperative tensors that were never set.
         name: what compiler messages and findings call a source that is text.
 
     Returns:
@@ -93,9 +96,13 @@ def compile(
     Raises:
         CompileError: the message says which line of the source is wrong and why.
         CompilerMissing: the message says what to install.
+        ValueError: trace and values are both True.
     """
+    if trace and values:
+        raise ValueError("[compile] trace and values must not both be True.")
+    watch = "accesses" if trace else "values" if values else "nothing"
     request = building.request(
-        source, include_dirs, defines, instantiations, metal_version, trace, name
+        source, include_dirs, defines, instantiations, metal_version, watch, name
     )
     return Library(building.build(request))
 
@@ -126,13 +133,21 @@ class Library:
             constants: values by index.
 
         Raises:
-            ValueError: there is no such kernel or function constant, or the constant's type does
-                not have the value.
+            ValueError: there is no such kernel or function constant, the constant's type does not
+                have the value, or a function constant that the kernel uses has none.
         """
         if host_name not in self._instances:
             known = ", ".join(self._instances) or "none"
             raise ValueError(f"[pipeline] host_name must be one of {known}, got {host_name}.")
         packed = {index: self._pack(index, value) for index, value in (constants or {}).items()}
+        missing = set(self._instances[host_name].needed_constants) - packed.keys()
+        if missing:
+            names = {constant.index: constant.name for constant in self._built.constants}
+            described = ", ".join(f"{names[index]} (index {index})" for index in sorted(missing))
+            raise ValueError(
+                f"[pipeline] constants must have a value for each function constant that kernel "
+                f"{host_name} uses: {described}."
+            )
         return Kernel(self._native, self._instances[host_name], packed)
 
     def _pack(self, index: int, value: Any) -> bytes:
@@ -210,12 +225,6 @@ class Kernel:
         memory = self._sizes(threadgroup_memory or {})
         if (grid is None) == (threads is None):
             raise ValueError("[launch] either grid or threads must be given.")
-        limit = self._instance.max_threads
-        if limit is not None and np.prod(threadgroup) > limit:
-            raise ValueError(
-                f"[launch] threadgroup must have at most {limit} threads for kernel {self.name}, "
-                f"got {tuple(threadgroup)}."
-            )
         with native.LAUNCHING:
             self._native.set_constants(self._constants)
             self._native.set_tensors(tensors)
@@ -330,7 +339,7 @@ class Kernel:
         buffer = details.get("buffer")
         argument = self._buffers.get(buffer) if buffer is not None else None
         threadgroup = details.get("threadgroup")
-        other = [details["other_pc"]] if "other_pc" in details else []
+        other = details.get("other_pcs", ())
         return Finding(
             kind=details["kind"],
             severity=details["severity"],

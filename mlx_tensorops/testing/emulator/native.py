@@ -25,6 +25,7 @@ COUNTERS = (
     "matmul_calls",
     "threadgroup_barriers",
     "simdgroup_barriers",
+    "quadgroup_barriers",
     "simd_ops",
     "threadgroup_bytes",
     "threadgroup_read_bytes",

@@ -63,8 +63,8 @@ int emu_launch(const char* kernel, int n_buffers, void* const* buffers, const si
 // first), "line" (of the kernel, where the shim knows it); and where they apply "buffer" (index),
 // "byte" (offset in the buffer, negative before it), "buffer_bytes", "variable" (of threadgroup
 // memory), "access" ("load", "store", "atomic" or "unknown"), "access_bytes"; of a race
-// "other_lane" (where known) and "other_pc" or
-// "other_line" of the access before. Valid until the next call.
+// "other_lane" and "other_line"
+// (where known) and "other_pcs" of the access before. Valid until the next call.
 const char* emu_findings(void);
 
 // Of the last launch. The layout of `out` is that of emu::Counters, n its size in 64-bit words;

@@ -32,8 +32,6 @@ inline uint32_t dispatch_simdgroups_per_threadgroup() {
 inline uint32_t threads_per_simdgroup() { return kLanes; }
 inline uint32_t thread_execution_width() { return kLanes; }
 
-constexpr uint32_t kQuadLanes = 4;
-
 inline uint32_t thread_index_in_quadgroup() { return cur_lane()->index % kQuadLanes; }
 inline uint32_t quadgroup_index_in_threadgroup() { return cur_lane()->index / kQuadLanes; }
 inline uint32_t quadgroups_per_threadgroup() {

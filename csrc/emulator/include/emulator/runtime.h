@@ -46,6 +46,7 @@ struct TGInfo {
 };
 
 constexpr uint32_t kLanes = 32;  // threads_per_simdgroup of every Apple GPU
+constexpr uint32_t kQuadLanes = 4;
 
 Lane* cur_lane();
 TGInfo* cur_tg();
@@ -107,10 +108,15 @@ constexpr int kBindings = 31;  // Metal's argument table for buffers
 
 // The bindings have kBindings entries.
 using Kernel = void (*)(const Binding* bindings);
-void reg_kernel(const char* name, Kernel kernel);
+// maxTotalThreadsPerThreadgroup of every Apple GPU.
+constexpr int kMostThreads = 1024;
+// `most_threads` is the kernel's max_total_threads_per_threadgroup.
+void reg_kernel(const char* name, Kernel kernel, int most_threads);
 
 struct KReg {
-  KReg(const char* name, Kernel kernel) { reg_kernel(name, kernel); }
+  KReg(const char* name, Kernel kernel, int most_threads = kMostThreads) {
+    reg_kernel(name, kernel, most_threads);
+  }
 };
 
 // A pointer or reference parameter of whatever type: emu::ArgPtr{b[3]}.
@@ -211,8 +217,9 @@ struct Counters {
   uint64_t strict_float_flops;      // by matmul2d with a float operand, without relaxed_precision
   uint64_t integer_flops;           // by matmul2d into int32
   uint64_t matmul_calls;
-  uint64_t threadgroup_barriers;    // by the runtime, from here on
-  uint64_t simdgroup_barriers;      // quadgroup barriers included
+  uint64_t threadgroup_barriers;  // by the runtime, from here on
+  uint64_t simdgroup_barriers;
+  uint64_t quadgroup_barriers;
   uint64_t simd_ops;                // collective operations of simdgroups, quads and threadgroups
   uint64_t threadgroup_bytes;       // threadgroup memory of the largest threadgroup
   uint64_t threadgroup_read_bytes;  // trace build only, as are the next three
@@ -229,6 +236,10 @@ Counters& counters();
 void account(const void* p, size_t bytes, bool store);
 // An atomic read-modify-write, load or store: races only with plain accesses.
 void account_atomic(const void* p, size_t bytes);
+
+// In the build that follows values: whatever is in this memory, nobody has set it. `name` is what
+// findings call it.
+void forget(const void* p, size_t bytes, const char* name);
 
 // ---- policies -----------------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ Lines stay where they are.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -17,6 +18,7 @@ from mlx_tensorops.testing.emulator.rewriter.adapters import (
     find_signature,
     make_instance,
 )
+from mlx_tensorops.testing.emulator.rewriter.casts import CAST_DEFINITION, check_casts
 from mlx_tensorops.testing.emulator.rewriter.compound import rewrite_compound_assignments
 from mlx_tensorops.testing.emulator.rewriter.constants import FunctionConstant, rewrite_constants
 from mlx_tensorops.testing.emulator.rewriter.declarations import declarations
@@ -25,11 +27,13 @@ from mlx_tensorops.testing.emulator.rewriter.kernels import (
     find_kernels,
     take_instantiations,
 )
+from mlx_tensorops.testing.emulator.rewriter.literals import rewrite_literals
 from mlx_tensorops.testing.emulator.rewriter.memory import rewrite_threadgroup_variables
 from mlx_tensorops.testing.emulator.rewriter.signatures import KEPT_SPACES
 from mlx_tensorops.testing.emulator.rewriter.spaces import drop_duplicates, erase_address_spaces
 from mlx_tensorops.testing.emulator.rewriter.subscripts import rewrite_subscripts
 from mlx_tensorops.testing.emulator.rewriter.tokens import RewriteError, Source
+from mlx_tensorops.testing.emulator.rewriter.uses import Uses
 
 __all__ = [
     "Argument",
@@ -41,6 +45,7 @@ __all__ = [
     "rewrite_with_spaces",
 ]
 
+_WORD = re.compile(r"[A-Za-z_]\w*")
 _ADAPTERS_MARKER = '\n# 1 "<kernel adapters>"\n'
 
 
@@ -56,8 +61,8 @@ class Rewritten:
 
 # Numbers that clang compares and does nothing else with.
 _KEPT_SPACES = "".join(
-    f"#define {name} __attribute__((address_space({number})))\n"
-    for number, name in enumerate(KEPT_SPACES.values(), 1)
+    f"#define {name} {'const ' * (space == 'constant')}__attribute__((address_space({number})))\n"
+    for number, (space, name) in enumerate(KEPT_SPACES.items(), 1)
 )
 
 
@@ -66,15 +71,17 @@ def rewrite_with_spaces(preprocessed: str, instantiations: Mapping[str, str]) ->
     source = Source(preprocessed)
     rewrite_subscripts(source)
     rewrite_compound_assignments(source)
+    rewrite_literals(source)
     found = declarations(source)
     wanted = {**take_instantiations(source, found), **instantiations}
     kernels = find_kernels(source, found)
     rewrite_constants(source, found)
     rewrite_threadgroup_variables(source, KEPT_SPACES["threadgroup"])
     erase_attributes(source)
+    check_casts(source)
     erase_address_spaces(source, keep=True)
     drop_duplicates(source, found)
-    pieces = [_KEPT_SPACES, source.output(), _ADAPTERS_MARKER]
+    pieces = [_KEPT_SPACES, CAST_DEFINITION, source.output(), _ADAPTERS_MARKER]
     for number, function in enumerate(wanted.values()):
         find_signature(kernels, function)
         pieces.append(f"static const auto emu_instance_{number} = &{function};\n")
@@ -99,7 +106,9 @@ def rewrite(preprocessed: str, instantiations: Mapping[str, str] | None = None) 
     source = Source(preprocessed)
     rewrite_subscripts(source)
     rewrite_compound_assignments(source)
+    rewrite_literals(source)
     found = declarations(source)
+    uses = Uses(source, found)
     wanted = take_instantiations(source, found)
     kernels = find_kernels(source, found)
     wanted |= {
@@ -113,9 +122,11 @@ def rewrite(preprocessed: str, instantiations: Mapping[str, str] | None = None) 
     erase_attributes(source)
     erase_address_spaces(source)
     drop_duplicates(source, found)
+    by_name = {constant.name.split("::")[-1]: constant.index for constant in constants}
     instances, pieces = [], [source.output(), _ADAPTERS_MARKER]
     for number, (host_name, function) in enumerate(wanted.items()):
         kernel = find_signature(kernels, function)
-        instances.append(make_instance(host_name, function, kernel))
+        needed = uses.needed(_WORD.findall(function), by_name)
+        instances.append(make_instance(host_name, function, kernel, needed))
         pieces.append(adapter_code(number, instances[-1], kernel))
     return Rewritten("".join(pieces), tuple(instances), tuple(constants), tuple(source.warnings))

@@ -39,7 +39,7 @@ class Instance:
     host_name: str
     function: str
     arguments: tuple[Argument, ...]
-    max_threads: int | None
+    needed_constants: tuple[int, ...]
 
 
 def find_signature(kernels: list[KernelSignature], function: str) -> KernelSignature:
@@ -107,10 +107,12 @@ def _kind(parameter: Parameter, in_threadgroup: bool) -> str:
     return "tensor" if parameter.is_tensor else "buffer"
 
 
-def make_instance(host_name: str, function: str, kernel: KernelSignature) -> Instance:
+def make_instance(
+    host_name: str, function: str, kernel: KernelSignature, needed_constants: tuple[int, ...]
+) -> Instance:
     """Describe the kernel's instance for those who launch it."""
     bound = tuple(argument for argument in arguments(kernel) if argument)
-    return Instance(host_name, function, bound, kernel.max_threads)
+    return Instance(host_name, function, bound, needed_constants)
 
 
 def adapter_code(number: int, instance: Instance, kernel: KernelSignature) -> str:
@@ -121,10 +123,21 @@ def adapter_code(number: int, instance: Instance, kernel: KernelSignature) -> st
     ]
     return (
         f"static void emu_kernel_{number}(const emu::Binding* bindings) {{\n"
-        f"  {instance.function}({', '.join(values)});\n}}\n"
+        f"  ::{kernel.name}{_template_arguments(instance)}({', '.join(values)});\n}}\n"
         f"static const emu::KReg emu_register_{number}"
-        f"({json.dumps(instance.host_name)}, emu_kernel_{number});\n"
+        f"({json.dumps(instance.host_name)}, emu_kernel_{number}{_limit(instance, kernel)});\n"
     )
+
+
+def _limit(instance: Instance, kernel: KernelSignature) -> str:
+    if kernel.limit is None:
+        return ""
+    return f", ::{kernel.limit}{_template_arguments(instance)}"
+
+
+def _template_arguments(instance: Instance) -> str:
+    angle = instance.function.find("<")
+    return instance.function[angle:] if angle >= 0 else ""
 
 
 def _value(parameter: Parameter, argument: Argument | None) -> str:

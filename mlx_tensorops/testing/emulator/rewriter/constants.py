@@ -14,7 +14,7 @@ from mlx_tensorops.testing.emulator.rewriter.kernels import head_attributes
 from mlx_tensorops.testing.emulator.rewriter.signatures import ADDRESS_SPACES, name_of_declarator
 from mlx_tensorops.testing.emulator.rewriter.tokens import RewriteError, Source, join
 
-_DEFINED = "is_function_constant_defined"
+QUERY = "is_function_constant_defined"
 
 
 @dataclass(slots=True)
@@ -90,7 +90,7 @@ def _other_constant(source: Source, declaration: Declaration, variable: set[str]
     equals = next((i for i in words if source.text(i) == "="), None)
     if equals is not None and not declaration.in_class:
         initializer = source.significant(equals, declaration.end)
-        if any(source.text(i) in variable | {_DEFINED} for i in initializer):
+        if any(source.text(i) in variable | {QUERY} for i in initializer):
             _derived_constant(source, declaration, equals)
             variable.add(source.text(_name(source, declaration)))
             return
@@ -117,6 +117,6 @@ def _rewrite_queries(source: Source, start: int = 0, end: int | None = None) -> 
     """Ask the runtime whether a function constant has a value."""
     for i in source.significant(start, len(source) if end is None else end):
         opening = source.next(i)
-        if source.text(i) == _DEFINED and source.text(opening) == "(":
+        if source.text(i) == QUERY and source.text(opening) == "(":
             source.replace(i, "emu::fc_defined")
             source.replace(opening, "(&")

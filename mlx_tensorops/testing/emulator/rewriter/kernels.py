@@ -53,7 +53,10 @@ def _signature(source: Source, declaration: Declaration, marks: dict[str, str]) 
     opening = declaration.parameters
     assert opening is not None
     name = source.text(source.previous(opening))
-    limit = marks.get("max_total_threads_per_threadgroup", "")
+    limit = None
+    if "max_total_threads_per_threadgroup" in marks:
+        limit = f"emu_limit_{opening}"
+        _keep_limit(source, declaration, limit, marks["max_total_threads_per_threadgroup"])
     host_name = marks.get("host_name")
     return KernelSignature(
         name="::".join((*declaration.scope, name)),
@@ -61,8 +64,14 @@ def _signature(source: Source, declaration: Declaration, marks: dict[str, str]) 
         is_template=declaration.is_template,
         parameters=parameters(source, opening),
         host_name=host_name.strip('"') if host_name else None,
-        max_threads=int(limit) if limit.isdecimal() else None,
+        limit="::".join((*declaration.scope, limit)) if limit else None,
     )
+
+
+def _keep_limit(source: Source, declaration: Declaration, name: str, value: str) -> None:
+    """The attribute's expression, which may depend on template parameters, as a variable."""
+    clause = source.spell(declaration.start, declaration.specifiers)
+    source.insert_after(declaration.end - 1, f" {clause} constexpr int {name} = {value};")
 
 
 def _is_instantiation(source: Source, declaration: Declaration) -> bool:

@@ -91,7 +91,7 @@ class KernelSignature:
     is_template: bool
     parameters: list[Parameter]
     host_name: str | None
-    max_threads: int | None
+    limit: str | None  # the variable with its max_total_threads_per_threadgroup
 
 
 def attributes(source: Source, opening: int) -> Iterator[tuple[str, str]]:

@@ -74,7 +74,7 @@ class Token:
         return self.kind not in TRIVIA and not self.out.strip()
 
 
-def _own_runs(text: str) -> Iterator[tuple[bool, str]]:
+def own_runs(text: str) -> Iterator[tuple[bool, str]]:
     """Split the text at line markers into runs of the kernel's own and of foreign lines."""
     own = True
     run: list[str] = []
@@ -93,7 +93,7 @@ def lex(text: str) -> list[Token]:
     """Split preprocessed text into tokens; their texts joined are the text."""
     tokens: list[Token] = []
     file, line = "", 1
-    for own, run in _own_runs(text):
+    for own, run in own_runs(text):
         if not run:
             continue
         if not own:

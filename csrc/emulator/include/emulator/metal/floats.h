@@ -2,7 +2,7 @@
 
 #include "emulator/metal/traits.h"
 
-// bfloat, the literal 1.0h, and as_type. half is _Float16.
+// bfloat and as_type. half is _Float16; the rewriter knows the literals of both.
 
 EMU_VALUES_BEGIN
 
@@ -88,9 +88,6 @@ EMU_OPERATOR(==, bool)
 EMU_OPERATOR(!=, bool)
 #undef EMU_OPERATOR
 
-// C++14 knows the suffix h (of its hours); the suffixes H, bf and BF are left to the rewriter.
-constexpr half operator""h(long double value) { return static_cast<half>(value); }
-constexpr half operator""h(unsigned long long value) { return static_cast<half>(value); }
 // Sizes must agree; packed and unpacked vectors of three differ in size (specification, 2.19).
 template <class To, class From>
 constexpr To as_type(const From& from) {

@@ -150,19 +150,22 @@ EMU_MATH_3(EMU_VECTOR_3)
 inline float nextafter(float x, float y) { return __builtin_nextafterf(x, y); }
 
 // Results besides the returned one go through references.
-#define EMU_PARTS(T)                                                                            \
-  inline T frexp(T x, int& exponent) { return static_cast<T>(__builtin_frexpf(x, &exponent)); } \
-  inline T ldexp(T x, int exponent) { return static_cast<T>(__builtin_ldexpf(x, exponent)); }   \
-  inline int ilogb(T x) { return __builtin_ilogbf(x); }                                         \
-  inline T modf(T x, T& whole) {                                                                \
-    float part;                                                                                 \
-    const float fraction = __builtin_modff(x, &part);                                           \
-    whole = static_cast<T>(part);                                                               \
-    return static_cast<T>(fraction);                                                            \
-  }                                                                                             \
-  inline T sincos(T x, T& cosine) {                                                             \
-    cosine = static_cast<T>(__builtin_cosf(x));                                                 \
-    return static_cast<T>(__builtin_sinf(x));                                                   \
+#define EMU_PARTS(T)                                                                          \
+  inline T frexp(T x, int& exponent) {                                                        \
+    exponent = 0;                                                                             \
+    return static_cast<T>(__builtin_frexpf(x, &exponent));                                    \
+  }                                                                                           \
+  inline T ldexp(T x, int exponent) { return static_cast<T>(__builtin_ldexpf(x, exponent)); } \
+  inline int ilogb(T x) { return __builtin_ilogbf(x); }                                       \
+  inline T modf(T x, T& whole) {                                                              \
+    float part = 0;                                                                           \
+    const float fraction = __builtin_modff(x, &part);                                         \
+    whole = static_cast<T>(part);                                                             \
+    return static_cast<T>(fraction);                                                          \
+  }                                                                                           \
+  inline T sincos(T x, T& cosine) {                                                           \
+    cosine = static_cast<T>(__builtin_cosf(x));                                               \
+    return static_cast<T>(__builtin_sinf(x));                                                 \
   }
 EMU_PARTS(float)
 EMU_PARTS(half)

@@ -64,6 +64,7 @@ void shuffle_lanes(void** slots, int n, int) {
       // Undefined in Metal. Legal as long as nobody uses the value, hence a note and poison.
       note("inactive_lane", "a shuffle reads a lane that is not active; the value is undefined");
       __builtin_memset(static_cast<void*>(&slot->result), 0xff, sizeof(T));
+      forget(&slot->result, sizeof(T), "a value of an inactive lane");
       continue;
     }
     const auto* from = static_cast<const ShuffleSlot<T>*>(slots[lane]);

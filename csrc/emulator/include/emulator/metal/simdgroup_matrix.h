@@ -29,7 +29,9 @@ struct simdgroup_matrix {
   using storage_type = vec<T, emu::kMatrixElements>;
 
   // Uninitialised in Metal: NaN, so that a use shows.
-  simdgroup_matrix() : elements(numeric_limits<T>::quiet_NaN()) {}
+  simdgroup_matrix() : elements(numeric_limits<T>::quiet_NaN()) {
+    emu::forget(&elements, sizeof(elements), "a simdgroup_matrix");
+  }
   // A diagonal matrix.
   explicit simdgroup_matrix(T diagonal) {
     const int lane = static_cast<int>(emu::cur_lane()->lane);

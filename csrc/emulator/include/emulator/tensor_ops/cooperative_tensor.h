@@ -73,6 +73,7 @@ class cooperative_tensor {
                      : emu::is_scalar_float<ElementType> ? 0xff
                                                          : 0xcd;
     __builtin_memset(static_cast<void*>(slots), byte, sizeof(slots));
+    if (!emu::policies().fresh_zero) emu::forget(slots, sizeof(slots), "a cooperative tensor");
   }
   template <class Fill>
   cooperative_tensor(emu::Made, Fill fill) : cooperative_tensor() {
