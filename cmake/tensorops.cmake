@@ -21,13 +21,18 @@ set(MTO_ISA_FLAGS_neon "")
 set(MTO_ISA_FLAGS_avx2 -mavx2 -mfma -mf16c)
 set(MTO_ISA_FLAGS_avx512 -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx2 -mfma -mf16c)
 
-# tensorops_add_op(<op>): csrc/ops/<op>/<op>{,_cpu,_metal}.cpp, and <op>_kernels.cpp for every instruction set.
+# tensorops_add_op(<op>): all of csrc/ops/<op>; *_kernels.cpp once for every instruction set.
 function(tensorops_add_op op)
-  set(dir "csrc/ops/${op}")
-  set(MTO_OP_SOURCES ${MTO_OP_SOURCES} "${dir}/${op}.cpp" "${dir}/${op}_cpu.cpp" "${dir}/${op}_metal.cpp"
-    PARENT_SCOPE)
+  file(GLOB sources CONFIGURE_DEPENDS "csrc/ops/${op}/*.cpp")
+  set(kernels ${sources})
+  list(FILTER kernels INCLUDE REGEX "_kernels\\.cpp$")
+  list(FILTER sources EXCLUDE REGEX "_kernels\\.cpp$")
+  set(MTO_OP_SOURCES ${MTO_OP_SOURCES} ${sources} PARENT_SCOPE)
+  if(NOT kernels)
+    return()
+  endif()
   foreach(isa IN LISTS MTO_ISAS)
-    add_library(${op}_${isa} OBJECT "${dir}/${op}_kernels.cpp")
+    add_library(${op}_${isa} OBJECT ${kernels})
     target_include_directories(${op}_${isa} PRIVATE csrc)
     target_compile_definitions(${op}_${isa} PRIVATE MTO_ISA=${isa} MTO_ISA_${isa}=1)
     target_compile_options(${op}_${isa} PRIVATE -O3 -Wall -Wextra -ffp-contract=off

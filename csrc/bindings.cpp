@@ -2,6 +2,7 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/string_view.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/variant.h>
 #include <nanobind/stl/vector.h>
@@ -11,8 +12,11 @@
 #include "cpu/isa.h"
 #include "cpu/thread_pool.h"
 #include "ops/dequantize/dequantize.h"
+#include "ops/merge_attention/merge_attention.h"
 #include "ops/quantize/quantize.h"
 #include "ops/quantized_matmul/quantized_matmul.h"
+#include "ops/scaled_dot_product_attention/scaled_dot_product_attention.h"
+#include "ops/scaled_dot_product_attention/scaled_dot_product_attention_checks.h"
 #include "testing/callback.h"
 
 namespace nb = nanobind;
@@ -29,6 +33,25 @@ void bind_ops(nb::module_& m) {
   m.def("quantized_matmul", &mto::quantized_matmul, "x"_a, "w"_a, "scales"_a, "biases"_a.none(),
         "transpose"_a, "group_size"_a.none(), "bits"_a.none(), "mode"_a, "precision"_a.none(),
         "route"_a.none(), "force_fused"_a, "stream"_a.none());
+  m.def("merge_attention", &mto::merge_attention, "outs"_a, "lses"_a, "stream"_a.none());
+}
+
+void bind_attention(nb::module_& m) {
+  nb::class_<mto::AttentionOptions>(m, "AttentionOptions")
+      .def(
+          nb::init<std::optional<mto::Mask>, std::optional<mto::mx::array>,
+                   std::optional<mto::Window>, std::optional<double>, std::optional<mto::mx::array>,
+                   std::optional<mto::ForEach>, std::optional<mto::ForEach>,
+                   std::optional<mto::mx::array>, std::optional<std::pair<int64_t, int64_t>>, bool,
+                   std::optional<std::string>, std::optional<std::string>, bool>(),
+          "mask"_a.none(), "sinks"_a.none(), "window"_a.none(), "softcap"_a.none(),
+          "alibi"_a.none(), "segment_ids"_a.none(), "cu_seqlens"_a.none(), "block_mask"_a.none(),
+          "block_size"_a.none(), "return_lse"_a, "precision"_a.none(), "route"_a.none(),
+          "force_fused"_a);
+  m.def("scaled_dot_product_attention", &mto::scaled_dot_product_attention, "q"_a, "k"_a, "v"_a,
+        "scale"_a, "options"_a, "stream"_a.none());
+  m.def("supports_attention", &mto::unsupported_attention, "backend"_a, "dtype"_a, "d"_a, "d_v"_a,
+        "The reason why no kernel covers such an attention, or an empty string.");
 }
 
 void set_cpu_isa(const std::string& name) {
@@ -82,6 +105,7 @@ void bind_runtime(nb::module_& m) {
 
 NB_MODULE(_ext, m) {
   bind_ops(m);
+  bind_attention(m);
   bind_runtime(m);
   bind_metal(m);
 }

@@ -9,6 +9,7 @@ def quantize(
     bits: int | None,
     mode: str,
     global_scale: mlx.core.array | None,
+    route: str | None,
     force_fused: bool,
     stream: mlx.core.Stream
     | mlx.core.ThreadLocalStream
@@ -25,6 +26,7 @@ def dequantize(
     mode: str,
     global_scale: mlx.core.array | None,
     dtype: mlx.core.Dtype | None,
+    route: str | None,
     force_fused: bool,
     stream: mlx.core.Stream
     | mlx.core.ThreadLocalStream
@@ -41,6 +43,8 @@ def quantized_matmul(
     group_size: int | None,
     bits: int | None,
     mode: str,
+    precision: str | None,
+    route: str | None,
     force_fused: bool,
     stream: mlx.core.Stream
     | mlx.core.ThreadLocalStream
@@ -48,6 +52,49 @@ def quantized_matmul(
     | mlx.core.DeviceType
     | None,
 ) -> mlx.core.array: ...
+def merge_attention(
+    outs: Sequence[mlx.core.array],
+    lses: Sequence[mlx.core.array],
+    stream: mlx.core.Stream
+    | mlx.core.ThreadLocalStream
+    | mlx.core.Device
+    | mlx.core.DeviceType
+    | None,
+) -> tuple[mlx.core.array, mlx.core.array]: ...
+
+class AttentionOptions:
+    def __init__(
+        self,
+        mask: str | mlx.core.array | None,
+        sinks: mlx.core.array | None,
+        window: int | tuple[int | None, int | None] | None,
+        softcap: float | None,
+        alibi: mlx.core.array | None,
+        segment_ids: mlx.core.array | tuple[mlx.core.array, mlx.core.array] | None,
+        cu_seqlens: mlx.core.array | tuple[mlx.core.array, mlx.core.array] | None,
+        block_mask: mlx.core.array | None,
+        block_size: tuple[int, int] | None,
+        return_lse: bool,
+        precision: str | None,
+        route: str | None,
+        force_fused: bool,
+    ) -> None: ...
+
+def scaled_dot_product_attention(
+    q: mlx.core.array,
+    k: mlx.core.array,
+    v: mlx.core.array,
+    scale: float,
+    options: AttentionOptions,
+    stream: mlx.core.Stream
+    | mlx.core.ThreadLocalStream
+    | mlx.core.Device
+    | mlx.core.DeviceType
+    | None,
+) -> tuple[mlx.core.array, mlx.core.array]: ...
+def supports_attention(backend: str, dtype: mlx.core.Dtype, d: int, d_v: int) -> str:
+    """The reason why no kernel covers such an attention, or an empty string."""
+
 def cpu_isa() -> str: ...
 def cpu_isas() -> list[str]: ...
 def set_cpu_isa(name: str) -> None: ...
@@ -60,10 +107,6 @@ def supports(
 
 def counters() -> list[tuple[str, str, str, int]]: ...
 def reset_counters() -> None: ...
-def smoke(a: mlx.core.array) -> bool:
-    """
-    True for a scalar: shows that this module and mlx.core share their types.
-    """
 def callback(
     name: str,
     run: Callable[[Any, Any], None],
@@ -76,3 +119,33 @@ def callback(
     | mlx.core.DeviceType
     | None,
 ) -> list[mlx.core.array]: ...
+def smoke(a: mlx.core.array) -> bool:
+    """
+    True for a scalar: shows that this module and mlx.core share their types.
+    """
+
+class MetalKernel:
+    """One instance of a Metal kernel."""
+
+    @property
+    def op(self) -> str: ...
+    @property
+    def function(self) -> str: ...
+    @property
+    def constants(self) -> list: ...
+    @property
+    def host_name(self) -> str: ...
+    @property
+    def pipeline_name(self) -> str: ...
+    @property
+    def source(self) -> str: ...
+
+def set_metal_emulation(
+    run: object | None,
+    macos_major: int = 0,
+    macos_minor: int = 0,
+    architecture: str = "",
+    build: str = "",
+) -> None: ...
+def metal_kernels(a: mlx.core.array) -> list[MetalKernel]:
+    """The Metal kernels that would compute a lazy array of one of our ops."""

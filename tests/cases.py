@@ -47,15 +47,15 @@ def backend_in_use() -> Backend:
 
 
 CPU = mx.Device(mx.cpu, 0)
+METAL = {"kernels": "metal", "rows_alone": False, "few_rows": 32}
 BACKENDS = {
     "cpu": Backend("cpu", CPU, "cpu"),
+    "metal": Backend("metal", mx.Device(mx.gpu, 0), **METAL),
     **{
         f"metal-emulated-{layout}-{order}": Backend(
             f"metal-emulated-{layout}-{order}",
             CPU,
-            "metal",
-            rows_alone=False,
-            few_rows=32,
+            **METAL,
             emulation={"layout": layout, "order": order, "seed": 1},
         )
         for layout in ("m5", "grid", "random")
@@ -93,6 +93,10 @@ class Op:
     "Positions of the inputs that have a derivative."
     float_outputs: tuple[int, ...] = (0,)
     "Positions of the outputs that have one."
+
+    def mappable(self) -> tuple[int, ...]:
+        """Positions of the inputs that vmap may map; the others do not differ between variants."""
+        return tuple(range(len(self.inputs)))
 
     def arrays(self, case: Case, variant: int = 0) -> Arrays:
         """Random inputs; another ``variant`` gives other values."""

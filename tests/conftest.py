@@ -8,6 +8,7 @@ import suite
 from cases import BACKENDS, Backend, Case
 
 EMULATED = "metal-emulated"
+ON_A_MAC = mx.metal.is_available()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -16,7 +17,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="append",
         choices=[*sorted(BACKENDS), EMULATED],
         help="a backend to test, may be repeated; metal-emulated is every layout and order once, "
-        "or all of their pairs with --full (default: cpu)",
+        "or all of their pairs with --full (default: cpu, with metal on a Mac, else emulated)",
     )
     parser.addoption(
         "--full", action="store_true", help="test the product of all options, not one case a kernel"
@@ -36,7 +37,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def chosen_backends(config: pytest.Config) -> list[Backend]:
-    names = config.getoption("--backend") or ["cpu"]
+    names = config.getoption("--backend") or ["cpu", "metal" if ON_A_MAC else EMULATED]
     emulated = [name for name in BACKENDS if name.startswith(EMULATED)]
     # Every layout and every order is among every fourth of the nine.
     expanded = emulated if config.getoption("--full") else emulated[::4]
@@ -60,7 +61,9 @@ def pairs(backends: list[Backend], cases: Sequence[Case], every: bool) -> list[t
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     full = metafunc.config.getoption("--full")
     names = metafunc.fixturenames
-    backends = chosen_backends(metafunc.config)
+    # A module may say whose kernels its op has, where these are not all.
+    kernels = getattr(metafunc.module, "KERNELS", None)
+    backends = [b for b in chosen_backends(metafunc.config) if not kernels or b.kernels in kernels]
     if issubclass(metafunc.cls or object, suite.Checks) and "case" in names:
         cases = metafunc.cls.full_cases() if full else metafunc.cls.cases
         every = full or metafunc.function.__name__ == "test_forward"

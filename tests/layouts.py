@@ -6,7 +6,9 @@ import mlx.core as mx
 
 
 def _junk(shape: tuple[int, ...], dtype: mx.Dtype) -> mx.array:
-    """NaN; for integers all bits set. A kernel that reads it has a wrong result."""
+    """NaN; for integers all bits set; True. A kernel that reads it has a wrong result."""
+    if dtype == mx.bool_:
+        return mx.ones(shape, dtype)
     if mx.issubdtype(dtype, mx.floating):
         return mx.full(shape, float("nan"), dtype)
     return mx.full(shape, mx.iinfo(dtype).max, dtype)

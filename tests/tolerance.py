@@ -11,7 +11,12 @@ _FORMATS = {mx.float32: (23, -149), mx.float16: (10, -24), mx.bfloat16: (7, -133
 
 # A kernel chooses its own order of summation: one order may be so much better than another.
 _ORDER = 4
-_UNIT_ROUNDOFF = 2.0**-24
+UNIT_ROUNDOFF = 2.0**-24
+
+
+def significand_bits(dtype: mx.Dtype) -> int:
+    """Without the leading one."""
+    return _FORMATS[dtype][0]
 
 
 def half_ulp(dtype: mx.Dtype, values: np.ndarray) -> np.ndarray:
@@ -63,7 +68,11 @@ class Budget:
 
     @classmethod
     def of(
-        cls, definition: Callable[[type], np.ndarray], magnitude: np.ndarray, dtype: mx.Dtype
+        cls,
+        definition: Callable[[type], np.ndarray],
+        magnitude: np.ndarray,
+        dtype: mx.Dtype,
+        further: np.ndarray | float = 0,
     ) -> "Budget":
         """The budget of ``definition``, which takes the arithmetic that it shall use.
 
@@ -71,11 +80,11 @@ class Budget:
         that float32 shows in relation to it is granted to all, besides one rounding to ``dtype``.
         """
         exact = definition(np.float64)
-        rate = _UNIT_ROUNDOFF
+        rate = UNIT_ROUNDOFF
         if exact.size:
-            error = np.abs(definition(np.float32).astype(np.float64) - exact)
+            error = _error(definition(np.float32).astype(np.float64), exact)
             rate = max(rate, (error / np.maximum(magnitude, np.finfo(np.float64).tiny)).max())
-        bound = _ORDER * rate * magnitude
+        bound = _ORDER * rate * magnitude + further
         return cls(exact, bound + half_ulp(dtype, np.abs(exact) + bound), dtype)
 
     def __add__(self, other: "Budget") -> "Budget":
@@ -86,13 +95,19 @@ class Budget:
     def check(self, actual: mx.array, what: str) -> None:
         assert actual.dtype == self.dtype, f"{what}: {actual.dtype} is not {self.dtype}"
         assert actual.shape == self.exact.shape, f"{what}: {actual.shape} != {self.exact.shape}"
-        error = np.abs(to_float64(actual) - self.exact)
+        error = _error(to_float64(actual), self.exact)
         over = ~(error <= self.bound)
         assert not over.any(), (
             f"{what}: {over.sum()} of {over.size} values are outside the error budget, first at"
             f" {_first(over)}: {_at(actual, over)} for {_at(self.exact, over)},"
             f" budget {_at(self.bound, over)}; worst {np.nanmax(error / self.bound):.3g} budgets"
         )
+
+
+def _error(actual: np.ndarray, exact: np.ndarray) -> np.ndarray:
+    """None between two infinities of one sign."""
+    with np.errstate(invalid="ignore"):
+        return np.where(actual == exact, 0, np.abs(actual - exact))
 
 
 def _first(mask: np.ndarray) -> tuple[int, ...]:

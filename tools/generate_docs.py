@@ -24,6 +24,8 @@ MODES = {
     "mxfp8": ((8,), (32,)),
     "nvfp4": ((4,), (16,)),
 }
+HEAD_DIMS = ((40, 40), (64, 64), (72, 72), (80, 80), (96, 64), (128, 128), (192, 128), (256, 256))
+HEAD_DIMS += ((512, 512), (576, 512), (576, 576), (640, 640))
 OPS = ("quantize", "dequantize", "quantized_matmul")
 
 
@@ -46,6 +48,20 @@ def support_table() -> str:
             lines.append("| " + " | ".join(values) + " |")
     fallbacks = (f"{total - covered[backend]} of {total}" for backend in BACKENDS)
     lines.append("| **cells that fall back** | | | | " + " | ".join(fallbacks) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def attention_table() -> str:
+    """One row a pair of head dimensions, one column a backend."""
+    lines = ["| d of q and k | d of v | " + " | ".join(BACKENDS) + " |"]
+    lines.append("|---" * (2 + len(BACKENDS)) + "|")
+    for d, d_v in HEAD_DIMS:
+        counts = [
+            f"{sum(not _ext.supports_attention(b, dtype, d, d_v) for dtype in DTYPES)}"
+            f" / {len(DTYPES)}"
+            for b in BACKENDS
+        ]
+        lines.append("| " + " | ".join((str(d), str(d_v), *counts)) + " |")
     return "\n".join(lines) + "\n"
 
 
@@ -75,7 +91,12 @@ def main(
     """Write the generated files, or check them."""
     dtypes = ", ".join(str(dtype).removeprefix("mlx.core.") for dtype in DTYPES)
     template = (ROOT / "tools" / "SUPPORT.md.in").read_text()
-    support = template.format(dtypes=dtypes, table=support_table(), names=public_names())
+    support = template.format(
+        dtypes=dtypes,
+        table=support_table(),
+        attention_table=attention_table(),
+        names=public_names(),
+    )
     stale = []
     for name, text in {"SUPPORT.md": support, "mlx_tensorops/_ext.pyi": stub()}.items():
         path = ROOT / name

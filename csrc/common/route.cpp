@@ -13,35 +13,41 @@ bool mlx_has_kernel(const Call& call) {
                      [&](const auto& operand) { return operand.second == call.dtypes[0].second; });
 }
 
-// Why MLX's op runs the call; empty where our kernel does.
-std::string reason_against(const Call& call, std::string_view route) {
+// Why our kernel does not run the call; empty where it does.
+std::string reason_against(const Choice& choice, std::string_view route) {
   if (route == "mlx") return "route mlx";
-  auto backend = backend_of(call.stream);
-  auto reason = unsupported(backend, call.format, call.dtypes);
-  if (!reason.empty() || backend != "metal") return reason;
-  reason = metal::unfit(*metal::device_of(call.stream));
+  if (!choice.unsupported.empty() || backend_of(choice.stream) != "metal") {
+    return choice.unsupported;
+  }
+  auto reason = metal::unfit(*metal::device_of(choice.stream));
   if (!reason.empty()) return reason;
-  bool chosen = route == "ours" || call.force_fused;
-  return chosen || !mlx_has_kernel(call) ? "" : "route auto: MLX has a kernel";
+  bool chosen = route == "ours" || choice.force_fused;
+  return chosen || !choice.mlx_has_kernel ? "" : "route auto: MLX has a kernel";
 }
 
 }  // namespace
 
 bool takes_call(const Call& call) {
-  auto route = call.route.value_or("auto");
+  auto reason = unsupported(backend_of(call.stream), call.format, call.dtypes);
+  return takes_call(
+      {call.op, call.stream, reason, mlx_has_kernel(call), call.route, call.force_fused});
+}
+
+bool takes_call(const Choice& choice) {
+  auto route = choice.route.value_or("auto");
   if (route != "auto" && route != "ours" && route != "mlx") {
-    fail(call.op, "route", "be \"ours\", \"mlx\" or \"auto\"", "\"" + route + "\"");
+    fail(choice.op, "route", "be \"ours\", \"mlx\" or \"auto\"", "\"" + route + "\"");
   }
-  if (route == "mlx" && call.force_fused) {
-    fail(call.op, "route", "be \"ours\" or \"auto\" where force_fused is set", "\"mlx\"");
+  if (route == "mlx" && choice.force_fused) {
+    fail(choice.op, "route", "be \"ours\" or \"auto\" where force_fused is set", "\"mlx\"");
   }
-  auto reason = reason_against(call, route);
+  auto reason = reason_against(choice, route);
   if (reason.empty()) return true;
-  if (call.force_fused) {
-    fail(call.op, "force_fused", "be False where no kernel of this package covers the call",
+  if (choice.force_fused) {
+    fail(choice.op, "force_fused", "be False where no kernel of this package covers the call",
          reason);
   }
-  count(call.op, backend_of(call.stream), reason);
+  count(choice.op, backend_of(choice.stream), reason);
   return false;
 }
 

@@ -15,12 +15,23 @@ struct Call {
   bool force_fused;
 };
 
+// The same for an op that knows itself what its kernels cover.
+struct Choice {
+  std::string_view op;
+  mx::Stream stream;
+  std::string unsupported;  // why no kernel of ours covers the call; empty where one does
+  bool mlx_has_kernel;
+  std::optional<std::string> route;
+  bool force_fused;
+};
+
 // True where our kernel runs the call. Else MLX's op has to, which is recorded, or refused where
 // the caller forbids it.
 //
 // "auto" is ours on a CPU. On a Mac it is MLX's for what MLX has a kernel for: until a measurement
 // on that Mac says otherwise, Apple's kernels are the safer choice.
 bool takes_call(const Call& call);
+bool takes_call(const Choice& choice);
 
 // "cpu", "metal" or "gpu". Streams of the CPU are "metal" while the emulator runs their kernels.
 std::string backend_of(mx::Stream stream);
