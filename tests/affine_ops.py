@@ -5,8 +5,8 @@ from dataclasses import replace
 import mlx.core as mx
 import numpy as np
 from affine_cases import random_floats, random_quantized
-from cases import Op
-from tolerance import Budget, Exact, to_float64
+from cases import Op, backend_in_use
+from tolerance import Budget, Exact, half_ulp, to_float64
 
 import mlx_tensorops as mto
 from mlx_tensorops.reference import dequantize, quantize, quantized_matmul
@@ -139,7 +139,21 @@ class QuantizedMatmul(Op):
             return quantized_matmul.quantized_matmul(*arrays, **options)
 
         magnitude = product(absolute(arrays))
-        return [Budget.of(lambda a: product(arrays, a), magnitude, arrays[0].dtype)]
+        further = self.rounded_weights(case, arrays, case.transpose)
+        return [Budget.of(lambda a: product(arrays, a), magnitude, arrays[0].dtype, further)]
+
+    @staticmethod
+    def rounded_weights(case, arrays, transpose):
+        """What it may cost that products of many rows on matrix units take weights of x's dtype."""
+        x, w, scales, biases = arrays
+        # The checks stack up to four cases.
+        many = 4 * (x.size // x.shape[-1] if x.size else 0) > backend_in_use().few_rows
+        if not many or x.dtype == mx.float32:
+            return 0
+        steps = half_ulp(x.dtype, dequantize.weights(w, scales, biases, **case.format))
+        steps = np.swapaxes(steps, -1, -2) if transpose else steps
+        cost = np.matmul(np.abs(np.atleast_2d(to_float64(x))), steps)
+        return cost[..., 0, :] if x.ndim == 1 else cost
 
     def expected_jvp(self, case, arrays, tangents):
         x, w, scales, biases = arrays
@@ -155,8 +169,11 @@ class QuantizedMatmul(Op):
         inputs = [*arrays, *cotangents]
         results = {arithmetic: gradients(inputs, arithmetic) for arithmetic in ARITHMETICS}
         magnitudes = gradients(absolute(inputs))
+        further = self.rounded_weights(case, [*cotangents, *arrays[1:]], not case.transpose)
+        # The gradient of an x that was broadcast is a product of float32.
+        further = further if np.shape(further) == arrays[0].shape else 0
         return [
-            Budget.of(lambda a, i=i: results[a][i], magnitudes[i], dtype)
+            Budget.of(lambda a, i=i: results[a][i], magnitudes[i], dtype, 0 if i else further)
             for i, dtype in enumerate(case.dtypes)
         ]
 
