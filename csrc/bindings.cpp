@@ -15,6 +15,7 @@
 #include "ops/merge_attention/merge_attention.h"
 #include "ops/quantize/quantize.h"
 #include "ops/quantized_matmul/quantized_matmul.h"
+#include "ops/quantized_scaled_dot_product_attention/quantized_scaled_dot_product_attention.h"
 #include "ops/scaled_dot_product_attention/scaled_dot_product_attention.h"
 #include "ops/scaled_dot_product_attention/scaled_dot_product_attention_checks.h"
 #include "testing/callback.h"
@@ -50,6 +51,12 @@ void bind_attention(nb::module_& m) {
           "force_fused"_a);
   m.def("scaled_dot_product_attention", &mto::scaled_dot_product_attention, "q"_a, "k"_a, "v"_a,
         "scale"_a, "options"_a, "stream"_a.none());
+  nb::class_<mto::QuantizedOperand>(m, "QuantizedOperand")
+      .def(nb::init<std::vector<mto::mx::array>, std::optional<int>, std::optional<int>,
+                    std::string>(),
+           "arrays"_a, "group_size"_a.none(), "bits"_a.none(), "mode"_a);
+  m.def("quantized_scaled_dot_product_attention", &mto::quantized_scaled_dot_product_attention,
+        "q"_a, "k"_a, "v"_a, "scale"_a, "options"_a, "stream"_a.none());
   m.def("supports_attention", &mto::unsupported_attention, "backend"_a, "dtype"_a, "d"_a, "d_v"_a,
         "The reason why no kernel covers such an attention, or an empty string.");
 }

@@ -10,6 +10,7 @@ from mlx_tensorops.ops import (  # noqa: E402
     merge_attention,
     quantize,
     quantized_matmul,
+    quantized_scaled_dot_product_attention,
     scaled_dot_product_attention,
 )
 from mlx_tensorops.patch import patch, patched, report, reset_report, unpatch  # noqa: E402
@@ -24,6 +25,7 @@ __all__ = [
     "patched",
     "quantize",
     "quantized_matmul",
+    "quantized_scaled_dot_product_attention",
     "report",
     "reset_report",
     "scaled_dot_product_attention",

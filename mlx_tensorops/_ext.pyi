@@ -92,6 +92,28 @@ def scaled_dot_product_attention(
     | mlx.core.DeviceType
     | None,
 ) -> tuple[mlx.core.array, mlx.core.array]: ...
+
+class QuantizedOperand:
+    def __init__(
+        self,
+        arrays: Sequence[mlx.core.array],
+        group_size: int | None,
+        bits: int | None,
+        mode: str,
+    ) -> None: ...
+
+def quantized_scaled_dot_product_attention(
+    q: mlx.core.array,
+    k: QuantizedOperand,
+    v: QuantizedOperand,
+    scale: float,
+    options: AttentionOptions,
+    stream: mlx.core.Stream
+    | mlx.core.ThreadLocalStream
+    | mlx.core.Device
+    | mlx.core.DeviceType
+    | None,
+) -> tuple[mlx.core.array, mlx.core.array]: ...
 def supports_attention(backend: str, dtype: mlx.core.Dtype, d: int, d_v: int) -> str:
     """The reason why no kernel covers such an attention, or an empty string."""
 

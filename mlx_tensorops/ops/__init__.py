@@ -4,6 +4,9 @@ from mlx_tensorops.ops.dequantize import dequantize
 from mlx_tensorops.ops.merge_attention import merge_attention
 from mlx_tensorops.ops.quantize import quantize
 from mlx_tensorops.ops.quantized_matmul import quantized_matmul
+from mlx_tensorops.ops.quantized_scaled_dot_product_attention import (
+    quantized_scaled_dot_product_attention,
+)
 from mlx_tensorops.ops.scaled_dot_product_attention import scaled_dot_product_attention
 
 __all__ = [
@@ -11,5 +14,6 @@ __all__ = [
     "merge_attention",
     "quantize",
     "quantized_matmul",
+    "quantized_scaled_dot_product_attention",
     "scaled_dot_product_attention",
 ]

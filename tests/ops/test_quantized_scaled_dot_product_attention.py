@@ -1,0 +1,191 @@
+"""quantized_scaled_dot_product_attention: attention on the decoded keys and values."""
+
+import itertools
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from affine_cases import DTYPES, random_floats
+from signatures import positional_parameters
+from tolerance import Budget, bits_of, to_float64
+
+import mlx_tensorops as mto
+from mlx_tensorops.reference import quantized_scaled_dot_product_attention as reference
+from mlx_tensorops.reference.scaled_dot_product_attention import Options
+
+KERNELS = ("cpu",)
+D, D_V = 128, 256
+MODES = ("affine", "mxfp4", "mxfp8", "nvfp4")
+FORMATS = [(32, 8), (64, 4), (128, 2), (64, 6), (32, 3), (64, 8)]
+
+
+def operands(seed, n_q, n_k, formats, dtype="float32", heads=(8, 2), batch=1):
+    """R4: a query, and packed keys and values."""
+    rng = np.random.default_rng(seed)
+    dtype = getattr(mx, dtype)
+    q = random_floats(rng, (batch, heads[0], n_q, D), dtype)
+    packed = [
+        mto.quantize(random_floats(rng, (batch, heads[1], n_k, d), dtype), *form, stream=mx.cpu)
+        for d, form in zip((D, D_V), formats, strict=True)
+    ]
+    mx.eval(q, packed)
+    return q, *packed
+
+
+def attend(q, k, v, formats, stream, **options):
+    group_size, bits = zip(*formats, strict=True)
+    return mto.quantized_scaled_dot_product_attention(
+        q, k, v, D**-0.5, group_size=group_size, bits=bits, stream=stream, **options
+    )
+
+
+def check(q, k, v, formats, stream, **options):
+    out, lse = attend(q, k, v, formats, stream, return_lse=True, **options)
+    meaning = Options(D**-0.5, **options)
+
+    def exact(arithmetic):
+        return reference.quantized_scaled_dot_product_attention(
+            q, k, v, meaning, formats, arithmetic
+        )
+
+    terms = exact(np.float64)[2]
+    values = np.abs(reference.decoded(v, formats[1]))
+    magnitude = np.matmul(terms.p, terms.spread(values)) + 1e-30
+    steps = 0 if q.dtype == mx.float32 else 2.0**-8
+    Budget.of(lambda a: exact(a)[0], magnitude, q.dtype, steps * magnitude).check(out, "out")
+    Budget.of(lambda a: exact(a)[1], 10 + np.abs(terms.lse), mx.float32).check(lse, "lse")
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    "formats", list(zip(FORMATS, FORMATS[1:] + FORMATS[:1], strict=True)), ids=str
+)
+def test_formats_of_keys_and_values(formats, dtype, backend):
+    for n_q in (1, 5):
+        check(*operands(1, n_q, 67, formats, dtype), formats, backend.device, mask="causal")
+
+
+@pytest.mark.parametrize("n_q", (1, 5, 37))
+@pytest.mark.parametrize("kind", ("bool", "float32"))
+def test_masks(n_q, kind, backend):
+    """R4: every shape of mask, and the query is what it was."""
+    formats = ((64, 8), (64, 4))
+    q, k, v = operands(2, n_q, 37, formats, batch=2)
+    before, rng = bits_of(q), np.random.default_rng(3)
+    for shape in ((n_q, 37), (2, 1, n_q, 37), (2, 8, n_q, 37)):
+        mask = mx.array(rng.random(shape) < 0.8)
+        mask = mask if kind == "bool" else mx.where(mask, mx.array(0.5), -mx.inf)
+        check(q, k, v, formats, backend.device, mask=mask)
+    assert np.array_equal(bits_of(q), before)
+
+
+def test_other_options(backend):
+    formats = ((64, 8), (32, 4))
+    q, k, v = operands(4, 9, 40, formats)
+    sinks, alibi = mx.arange(8) / 4 - 1, mx.arange(8) / 40
+    ids = mx.array([[1] * 4 + [2] * 5]), mx.array([[1] * 11 + [2] * 29])
+    for options in (
+        {"sinks": sinks, "window": 7},
+        {"softcap": 2.0, "alibi": alibi},
+        {"segment_ids": ids, "mask": "causal"},
+        {"cu_seqlens": (mx.array([0, 2, 9]), mx.array([0, 30, 40])), "window": (4, 1)},
+        {"block_mask": mx.array([[True, False, True]]), "block_size": (16, 16)},
+    ):
+        check(q, k, v, formats, backend.device, **options)
+
+
+@pytest.mark.parametrize("modes", list(itertools.permutations(MODES, 2)))
+def test_other_modes(modes, backend):
+    """Against MLX's decoding; keys and values need not be of one mode."""
+    rng = np.random.default_rng(5)
+    q = random_floats(rng, (1, 4, 3, 64), mx.float32)
+    dense = [random_floats(rng, (1, 2, 19, 64), mx.float32) for _ in modes]
+    packed = [mx.quantize(a, mode=m, stream=mx.cpu) for a, m in zip(dense, modes, strict=True)]
+    decoded = [
+        mx.dequantize(*arrays, mode=m, stream=mx.cpu, dtype=mx.float32)
+        for arrays, m in zip(packed, modes, strict=True)
+    ]
+    with mx.stream(backend.device):
+        ours = mto.quantized_scaled_dot_product_attention(
+            q, *packed, 0.125, group_size=None, bits=None, mode=modes
+        )
+        dense = mto.scaled_dot_product_attention(q, *decoded, scale=0.125)
+    np.testing.assert_allclose(to_float64(ours), to_float64(dense), rtol=1e-5, atol=1e-6)
+
+
+def test_gradients(backend):
+    """Those of q, scales and biases are those of decoding and attending."""
+    formats = ((64, 4), (32, 8))
+    q, k, v = operands(6, 6, 21, formats)
+
+    def packed(q, k_scales, k_biases, v_scales, v_biases):
+        keys, values = (k[0], k_scales, k_biases), (v[0], v_scales, v_biases)
+        return attend(q, keys, values, formats, backend.device, mask="causal")
+
+    def decoded(q, k_scales, k_biases, v_scales, v_biases):
+        keys = mto.dequantize(k[0], k_scales, k_biases, *formats[0], stream=backend.device)
+        values = mto.dequantize(v[0], v_scales, v_biases, *formats[1], stream=backend.device)
+        options = {"scale": D**-0.5, "mask": "causal", "stream": backend.device}
+        return mto.scaled_dot_product_attention(q, keys, values, **options)
+
+    inputs = [q, *k[1:], *v[1:]]
+    cotangent = random_floats(np.random.default_rng(7), (1, 8, 6, D_V), mx.float32)
+    for a, b in zip(
+        mx.vjp(packed, inputs, [cotangent])[1], mx.vjp(decoded, inputs, [cotangent])[1], strict=True
+    ):
+        np.testing.assert_allclose(to_float64(a), to_float64(b), rtol=1e-5, atol=1e-6)
+
+
+def test_vmap(backend):
+    formats = ((64, 8), (64, 8))
+    calls = [operands(seed, 3, 11, formats) for seed in (8, 9)]
+
+    def run(q, *arrays):
+        return attend(q, arrays[:3], arrays[3:], formats, backend.device, mask="causal")
+
+    flat = [(q, *k, *v) for q, k, v in calls]
+    mapped = mx.vmap(run)(*(mx.stack(column) for column in zip(*flat, strict=True)))
+    for i, arrays in enumerate(flat):
+        np.testing.assert_array_equal(np.array(mapped[i]), np.array(run(*arrays)))
+
+
+def test_positional_arguments_are_mlx_lm_s():
+    parameters = positional_parameters(mto.quantized_scaled_dot_product_attention)
+    names = [p if isinstance(p, str) else p[0] for p in parameters]
+    assert names[3:7] == ["scale", "mask", "group_size", "bits"]
+
+
+FORMAT = ((64, 8), (64, 8))
+BAD_INPUTS = {
+    "integers": (
+        lambda q, k, v: {"q": q.astype(mx.int32)},
+        "q must have a floating dtype, got int32.",
+    ),
+    "no biases": (
+        lambda q, k, v: {"k": k[:2]},
+        'k must be (w, scales, biases) in mode "affine", got 2 arrays.',
+    ),
+    "flat values": (
+        lambda q, k, v: {"v": [a[0] for a in v]},
+        "v must be arrays of 4 dimensions, got shape (2, 5, 64).",
+    ),
+    "7 bits": (
+        lambda q, k, v: {"formats": ((64, 7), (64, 8))},
+        'bits must be one of 1, 2, 3, 4, 5, 6, 8 in mode "affine", got 7.',
+    ),
+    "width": (
+        lambda q, k, v: {"q": q[..., :64]},
+        "k must have the last dimension of q 64, got shape (1, 2, 5, 128).",
+    ),
+    "window": (lambda q, k, v: {"window": 0}, "window must be at least 1, got 0."),
+}
+
+
+@pytest.mark.parametrize("name", BAD_INPUTS)
+def test_bad_input(name):
+    change, message = BAD_INPUTS[name]
+    q, k, v = operands(10, 3, 5, FORMAT)
+    arguments = {"q": q, "k": k, "v": v, "formats": FORMAT, "stream": mx.cpu} | change(q, k, v)
+    with pytest.raises(ValueError) as error:
+        attend(**arguments)
+    assert str(error.value) == f"[quantized_scaled_dot_product_attention] {message}"
