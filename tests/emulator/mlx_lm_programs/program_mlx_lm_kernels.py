@@ -103,6 +103,19 @@ def test_gated_delta_with_a_vector_gate_and_a_mask():
     assert mx.allclose(last, expected_last, atol=1e-4)
 
 
+def test_gated_delta_sums_in_one_order():
+    """What test_gated_delta.py asserts at sizes that take minutes: three kernels, the same bits."""
+    B, T, Hk, Hv, D, Dv = 1, 5, 1, 2, 128, 16
+    q, k = (D**-0.5 * mx.random.normal((B, T, Hk, D)) for _ in range(2))
+    v = mx.random.normal((B, T, Hv, Dv))
+    g = mx.random.uniform(0.8, 1.0, (B, T, Hv))
+    arguments = [q, k, v, g, mx.random.uniform(shape=(B, T, Hv)), mx.random.normal((B, Hv, Dv, D))]
+    packed = gated_delta.gated_delta_kernel(*arguments)
+    for kernel in (gated_delta.gated_delta_kernel_xtree, gated_delta.gated_delta_kernel_unpacked):
+        for ours, theirs in zip(packed, kernel(*arguments), strict=True):
+            assert mx.array_equal(ours, theirs)
+
+
 def test_kimi_k3_with_kernels_inside_compiled_functions(monkeypatch):
     model = kimi_k3.Model(kimi_k3.ModelArgs.from_dict(KIMI_K3))
     model.eval()
