@@ -85,8 +85,9 @@ def test_all(library, op, n):
 def test_rows(library, op, rows, size):
     x, out = values(op, rows, size), empty(op, rows)
     # The last threadgroup writes rows of the one before again, with the same values.
+    allow = ("device_race",) if rows % 4 else ()
     ak.launch(library, f"row_reduce_simple_{op}", (1, -(-rows // 4)), (64,),
-              **{"in": x, "out": out}, reduction_size=size, out_size=rows)  # fmt: skip
+              **{"in": x, "out": out}, reduction_size=size, out_size=rows, allow=allow)  # fmt: skip
     check(op, x, out, 1)
 
 
