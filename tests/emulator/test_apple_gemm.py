@@ -221,7 +221,9 @@ def test_matrix_vector(apple, kind, n_out, n_in, transposed):
                     gather=f"{name}_gather<{kind}, {numbers}>")  # fmt: skip
     block = layout[1] * layout[3] * layout[5] if transposed else layout[0] * layout[2] * layout[4]
     grid, group = (tiles(n_out, block), 1, 2), (32, layout[1], layout[0])
-    allow = DIVERGES if transposed and n_out % block else ()
+    # The constants are those of the wide kernels in the same header.
+    common = {"allow": DIVERGES if transposed and n_out % block else ()}
+    common["constants"] = {0: False, 1: False}
     matrices = random(kind, 2, *((n_in, n_out) if transposed else (n_out, n_in)))
     vectors, bias = random(kind, 3, n_in, seed=1), random(kind, n_out, seed=2)
     sizes = {"in_vec_size": n_in, "out_vec_size": n_out, "marix_ld": matrices.shape[2]}
@@ -230,13 +232,13 @@ def test_matrix_vector(apple, kind, n_out, n_in, transposed):
     ak.launch(library, "gemv", grid, group, mat=matrices, in_vec=vectors, bias=bias, out_vec=out,
               alpha=0.5, beta=2.0, batch_ndim=1, batch_shape=one, vector_batch_stride=vector_step,
               matrix_batch_stride=np.array([0], np.int64), bias_stride=1,
-              bias_batch_stride=np.array([0], np.int64), allow=allow, **sizes)  # fmt: skip
+              bias_batch_stride=np.array([0], np.int64), **common, **sizes)  # fmt: skip
     a = float64(matrices).transpose(0, 2, 1) if transposed else float64(matrices)
     x = float64(vectors)
     expected = 0.5 * x[:2] @ a[0].T + 2 * float64(bias)
     assert_close(out, expected, kind, 1e-5 + 4 * ak.ROUNDING[kind])
     indices = np.array([[2, 0], [1, 0]], np.uint32)
-    batches = {"vector_batch_ndim": 1, "vector_batch_shape": one, "allow": allow,
+    batches = {"vector_batch_ndim": 1, "vector_batch_shape": one, **common,
                "vector_batch_stride": vector_step, "matrix_batch_ndim": 1,
                "matrix_batch_shape": one,
                "matrix_batch_stride": np.array([matrices[0].size], np.int64)}  # fmt: skip
