@@ -45,11 +45,11 @@ void set_emulation(nb::object run, int macos_major, int macos_minor, std::string
   mto::metal::set_emulation(std::move(emulation));
 }
 
-nb::list constants_of(const mto::metal::Kernel& kernel) {
-  nb::list out;
-  for (const auto& constant : kernel.constants) {
-    out.append(nb::make_tuple(constant.index, constant.value));
-  }
+using Constant = std::tuple<int, std::variant<bool, int32_t, uint32_t, float>>;
+
+std::vector<Constant> constants_of(const mto::metal::Kernel& kernel) {
+  std::vector<Constant> out;
+  for (const auto& constant : kernel.constants) out.emplace_back(constant.index, constant.value);
   return out;
 }
 
