@@ -1,6 +1,7 @@
 """The emulator's runtime without the rewriter: threads, meetings, memory, findings."""
 
 import mmap
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 SOURCE = Path(__file__).with_name("runtime_kernels.cpp")
+POOL = (er.ctypes.c_uint64 * 512)()  # EMU_STACK_POOL_BYTES
 ORDERS = [dict(order=er.FORWARD), dict(order=er.REVERSE)]
 ORDERS += [dict(order=er.RANDOM, seed=seed) for seed in (1, 2, 3)]
 
@@ -199,6 +201,31 @@ def test_many_launches_leave_no_mappings_behind(library):
     assert mappings() <= before + 8
 
 
+def test_stacks_are_kept_up_to_a_limit(library, tmp_path):
+    """A process may have 65530 mappings, a stack costs two, and several libraries share a pool."""
+
+    def n_stacks():
+        sizes = []
+        for line in Path("/proc/self/maps").read_text().splitlines():
+            begin, end = (int(address, 16) for address in line.split()[0].split("-"))
+            sizes.append((end - begin, line.split()[1]))
+        return sizes.count((256 * 1024, "rw-p"))
+
+    other = er.Library(shutil.copy(library.path, tmp_path / "other.so"))
+    for each in (library, other):
+        each.abi.emu_share_stacks(POOL)
+    out = np.zeros((64, 3), np.int32)
+    before = n_stacks()
+    for each in (library, other, library):
+        each.launch("sums", {0: out}, (64,))
+        assert n_stacks() == before + 64
+    for n_threads in (1024, 512, 256, 128, 64, 32):
+        out = np.zeros((n_threads, 3), np.int32)
+        library.launch("sums", {0: out}, (n_threads,), (16,), os_threads=16)
+        assert n_stacks() <= before + 8192
+    assert n_stacks() > before + 64
+
+
 def test_many_faults_on_many_threads(library):
     """Threads that were given up leave no lock, no mapping and no thread behind."""
 
@@ -207,6 +234,7 @@ def test_many_faults_on_many_threads(library):
         return len(Path("/proc/self/maps").read_text().splitlines()), status.count("Threads:\t1\n")
 
     out, flag = np.zeros((64, 3), np.int32), np.zeros(1, np.int32)
+    library.launch("hang", {0: flag}, (64,), (8,), os_threads=8, time_limit_ms=100)
     before = left()
     for _ in range(25):
         assert library.launch("write_null", {}, (64,), (8,), os_threads=8).status == er.FAULT

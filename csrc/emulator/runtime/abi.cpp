@@ -5,12 +5,15 @@
 
 #include "registry.h"
 #include "signals.h"
+#include "stack_pool.h"
 #include "team.h"
 #include "worker.h"
 
 namespace emu {
 namespace {
 
+// Of a launch: each costs two of the 65530 mappings that a process may have.
+constexpr uint32_t kMostStacks = 16 * 1024;
 constexpr size_t kWords = sizeof(Counters) / sizeof(uint64_t);
 
 Counters total;
@@ -66,7 +69,12 @@ void add_counters(const Counters& part) {
 bool run(Launch& launch, int os_threads) {
   const SignalHandlers handlers;
   const uint64_t n_groups = uint64_t{launch.grid[0]} * launch.grid[1] * launch.grid[2];
-  const int most = kTrace || kValues ? 1 : std::clamp(os_threads, 1, SignalHandlers::kMostWorkers);
+  const auto n_threads = launch.threads[0] * launch.threads[1] * launch.threads[2];
+  const int enough_stacks = static_cast<int>(kMostStacks / n_threads);
+  const int most =
+      kTrace || kValues
+          ? 1
+          : std::clamp(os_threads, 1, std::min(enough_stacks, SignalHandlers::kMostWorkers));
   Team team(launch, static_cast<int>(std::min<uint64_t>(n_groups, most)));
   team.join();
   for (const auto& worker : team.workers()) {
@@ -117,6 +125,11 @@ int emu_set_tensor(int index, int rank, int element_bytes, const int64_t* extent
 }
 
 void emu_clear_tensors() { clear_tensors(); }
+
+void emu_share_stacks(void* memory) {
+  static_assert(sizeof(StackPool) <= EMU_STACK_POOL_BYTES);
+  set_stack_pool(static_cast<StackPool*>(memory));
+}
 
 int emu_launch(const char* kernel, int n_buffers, void* const* buffers, const size_t* bytes,
                int n_threadgroup, const size_t* threadgroup_bytes, const uint32_t* grid,

@@ -2,6 +2,9 @@
 
 #include <sys/mman.h>
 
+#include "emulator/runtime.h"
+#include "stack_pool.h"
+
 #if defined(__x86_64__)
 asm(R"(
 .text
@@ -84,15 +87,21 @@ void* first_context(char* stack_top, void (*entry)()) {
 }
 
 Stacks::~Stacks() {
-  if (base_ != nullptr) munmap(base_, memory_bytes());
+  if (base_ == nullptr) return;
+  if (bytes_ == kUsualBytes && stack_pool().give(base_, n_stacks_, bytes_)) return;
+  munmap(base_, memory_bytes());
 }
 
 bool Stacks::map(int n_stacks, size_t bytes) {
   bytes_ = round_up(bytes, page_bytes());
-  base_ = reserve(n_stacks * (bytes_ + kGuardBytes));
+  // Few sizes, so that they are found again.
+  for (n_stacks_ = static_cast<int>(kLanes); n_stacks_ < n_stacks; n_stacks_ *= 2) {
+  }
+  base_ = stack_pool().take(n_stacks_, bytes_);
+  if (base_ != nullptr) return true;
+  base_ = reserve(memory_bytes());
   if (base_ == nullptr) return false;
-  n_stacks_ = n_stacks;
-  for (int i = 0; i < n_stacks; ++i) {
+  for (int i = 0; i < n_stacks_; ++i) {
     if (!allow_access(bottom(i), bytes_)) return false;
   }
   return true;

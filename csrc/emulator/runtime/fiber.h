@@ -15,14 +15,18 @@ extern "C" void emu_swap(void** save, void* to);
 // not return.
 void* first_context(char* stack_top, void (*entry)());
 
-// Stacks of one OS thread, each above a guard page. Unmapped with the object: a process that
-// launches often would otherwise run into the kernel's limit on mappings.
+// Stacks of one OS thread, each above a guard page. Their memory goes back to a pool, or is
+// unmapped: a process that launches often would otherwise run into the kernel's limit on mappings.
 class Stacks {
  public:
   Stacks() = default;
   Stacks(const Stacks&) = delete;
   Stacks& operator=(const Stacks&) = delete;
   ~Stacks();
+
+  // Cooperative tensors of a 128 x 128 tile and what the compiler spills fit in it several times.
+  // Stacks of another size are not kept in the pool.
+  static constexpr size_t kUsualBytes = 256 * 1024;
 
   bool map(int n_stacks, size_t bytes);
   char* bottom(int index) const;

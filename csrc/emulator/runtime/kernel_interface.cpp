@@ -54,7 +54,7 @@ void rendezvous(Scope scope, Compute compute, void* slot, const char* what, int 
   meeting.line = line;
   meeting.any_lanes = expects == kAnyLanes;
   meeting.frame = frame_address();
-  worker->threadgroup.meet(meeting);
+  in_runtime.current()->threadgroup.meet(meeting);
 }
 
 void barrier(Scope scope, uint32_t flags, const char* what, int line) {
@@ -69,7 +69,7 @@ void barrier(Scope scope, uint32_t flags, const char* what, int line) {
   meeting.is_barrier = true;
   meeting.flags = flags;
   meeting.frame = frame_address();
-  worker->threadgroup.meet(meeting);
+  in_runtime.current()->threadgroup.meet(meeting);
 }
 
 void* tg_variable(const void* key, size_t bytes, const char* name) {

@@ -12,6 +12,7 @@
 #include "registry.cpp"
 #include "shadow.cpp"
 #include "signals.cpp"
+#include "stack_pool.cpp"
 #include "support.cpp"
 #include "team.cpp"
 #include "threadgroup.cpp"

@@ -49,9 +49,9 @@ void Threadgroup::start_lanes() {
 void Threadgroup::fiber_main() {
   Worker& self = *worker;
   if (kValues) self.values.clear_parameters();
-  InRuntime::set(false);
+  self.in_runtime = false;
   self.launch.kernel(self.launch.arena.bindings());
-  InRuntime::set(true);
+  self.in_runtime = true;
   self.threadgroup.finish(*self.threadgroup.running_);
   __builtin_unreachable();
 }
@@ -113,7 +113,7 @@ void Threadgroup::switch_to(int index) {
 }
 
 void Threadgroup::abandon() {
-  InRuntime::set(true);
+  worker_.in_runtime = true;
   abandoned_ = true;
   void* left;
   emu_swap(&left, main_context_);

@@ -14,17 +14,10 @@ Findings& findings() {
   return all;
 }
 
-namespace {
-
-// Cooperative tensors of a 128 x 128 tile and what the compiler spills fit in it several times.
-constexpr size_t kStackBytes = 256 * 1024;
-
-}  // namespace
-
 bool Worker::run() {
   const uint32_t* threads = launch.threads;
   const size_t stack_kib = static_cast<size_t>(std::max(launch.policies.stack_kib, 0));
-  const size_t stack_bytes = stack_kib > 0 ? stack_kib * 1024 : kStackBytes;
+  const size_t stack_bytes = stack_kib > 0 ? stack_kib * 1024 : Stacks::kUsualBytes;
   const int n_threads = static_cast<int>(threads[0] * threads[1] * threads[2]);
   if (!stacks.map(n_threads, stack_bytes)) return false;
   if (kValues && !values.start()) return false;

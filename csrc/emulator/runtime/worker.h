@@ -95,15 +95,18 @@ Findings& findings();
 // Lives in functions that kernel code calls.
 class InRuntime {
  public:
-  InRuntime() : before_(worker != nullptr && worker->in_runtime) { set(true); }
+  InRuntime() : worker_(worker), before_(worker_ != nullptr && worker_->in_runtime) { set(true); }
   InRuntime(const InRuntime&) = delete;
   InRuntime& operator=(const InRuntime&) = delete;
   ~InRuntime() { set(before_); }
-  static void set(bool inside) {
-    if (worker != nullptr) worker->in_runtime.store(inside, std::memory_order_relaxed);
-  }
+  Worker* current() const { return worker_; }
 
  private:
+  void set(bool inside) {
+    if (worker_ != nullptr) worker_->in_runtime.store(inside, std::memory_order_relaxed);
+  }
+
+  Worker* worker_;  // kept, because the look-up of thread-local storage is a function call
   bool before_;
 };
 

@@ -36,6 +36,8 @@ COUNTERS = (
 
 # A launch owns the process's handlers of SIGSEGV and its like: one at a time, in all libraries.
 LAUNCHING = threading.Lock()
+# EMU_STACK_POOL_BYTES: where all libraries keep the stacks of GPU threads between launches.
+_STACKS = (ctypes.c_uint64 * 512)()
 
 
 class NativeLibrary:
@@ -48,6 +50,7 @@ class NativeLibrary:
         version = self._library.emu_abi_version()
         if version != ABI_VERSION:
             raise EmulatorError(f"{path} has interface {version}, wanted {ABI_VERSION}")
+        self._library.emu_share_stacks(_STACKS)
         self.is_trace = bool(self._library.emu_is_trace())
 
     def _declare(self) -> None:

@@ -45,6 +45,11 @@ int emu_set_tensor(int index, int rank, int element_bytes, const int64_t* extent
                    const int64_t* strides);
 void emu_clear_tensors(void);
 
+// Where the stacks of GPU threads are kept between launches: zeroed memory, aligned to 16 bytes,
+// that all libraries of the process may share. A library by itself keeps its own.
+#define EMU_STACK_POOL_BYTES 4096
+void emu_share_stacks(void* memory);
+
 // Runs grid[0] * grid[1] * grid[2] threadgroups. Buffers are copied in, each against a guard page,
 // and copied back after the launch, whatever its status.
 // buffers[i] null: index i is not bound. threadgroup_bytes[i] is the size of [[threadgroup(i)]].
