@@ -6,8 +6,6 @@
 // once to T. Weights are rounded to T before the product. The four simdgroups of a threadgroup have
 // the same rows of x, and columns side by side.
 
-#include <MetalPerformancePrimitives/MetalPerformancePrimitives.h>
-
 #include <metal_stdlib>
 
 #include "ops/quantized_matmul/quantized_matmul_metal_params.h"
@@ -20,6 +18,16 @@ using namespace mpp::tensor_ops;
 
 constant constexpr int kStep = 32;  // of k; what a cooperative operand takes, and divides a group
 constant constexpr int kPace = 4;   // steps until simdgroups wait for each other, to share a cache
+
+// Of a step of x: the operation checks those that are not promised.
+template <typename Extents, bool WholeRows>
+inline Extents extents_of(int n_rows) {
+  if constexpr (WholeRows) {
+    return Extents();
+  } else {
+    return Extents(kStep, n_rows);
+  }
+}
 
 // WholeRows: m is a multiple of Rows. WholeSteps: k is a multiple of kStep, always so if
 // Transposed. Relaxed: the products of float32 may be of 11 bits.
@@ -63,6 +71,7 @@ quantized_matmul_tiles(device T* x [[buffer(0)]], const device uint* w [[buffer(
   biases += starts.of[3] + first_row * n_groups + first_code / GroupSize;
   threadgroup Weights tiles[mto::kTileSimdgroups];
   threadgroup Weights& tile = tiles[simdgroup];
+  threadgroup T x_tail[WholeSteps ? 1 : Rows * kStep];
 
   const int n_steps = k / kStep;
   for (int step = 0; step < n_steps; ++step) {
@@ -79,15 +88,12 @@ quantized_matmul_tiles(device T* x [[buffer(0)]], const device uint* w [[buffer(
     simdgroup_barrier(mem_flags::mem_threadgroup);
     mto::decode(weights, tile, run);
     simdgroup_barrier(mem_flags::mem_threadgroup);  // before the next step overwrites the tile
-    Extents x_extents;
-    if constexpr (!WholeRows) x_extents = Extents(kStep, n_rows);
-    XTile x_tile(x + step * kStep, x_extents, array<int, 2>{1, k});
+    XTile x_tile(x + step * kStep, extents_of<Extents, WholeRows>(n_rows), array<int, 2>{1, k});
     product.run(x_tile, weights, sums);
   }
 
   if constexpr (!WholeSteps) {
     // The operation must not see an x shorter than its k: the last columns, and zeros.
-    threadgroup T x_tail[Rows * kStep];
     const int tail = k - n_steps * kStep;
     for (int i = simdgroup * 32 + lane; i < Rows * kStep; i += mto::kTileSimdgroups * 32) {
       int x_row = i / kStep, x_col = i % kStep;

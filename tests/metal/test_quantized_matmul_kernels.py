@@ -156,7 +156,7 @@ def test_no_races_and_no_byte_outside(variant, m, transpose, order):
 # A barrier without which the kernel must be found wrong, by the text that follows it.
 BARRIERS = {
     "words are there": (TALL, "simdgroup_barrier", "mto::decode(weights, tile, run);\n    simd"),
-    "words are used": (TALL, "simdgroup_barrier", "Extents x_extents"),
+    "words are used": (TALL, "simdgroup_barrier", "XTile x_tile"),
     "tail of x is there": (TALL, "threadgroup_barrier", "if (active) {"),
     "words of the tail are there": (
         TALL, "simdgroup_barrier", "mto::decode(weights, tile, run);\n      tensor",
