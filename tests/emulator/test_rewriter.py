@@ -79,6 +79,11 @@ def test_literals_of_16_bit_types(literal, expected):
             (2,),
         ),
         ("struct S { int b; }; kernel void f(device int* y, constant S& s) { y[0] = s.b; }", ()),
+        (
+            "struct S { int g() { return a; } }; struct T { int g() { return 1; } };"
+            " kernel void f(device int* y) { y[0] = T().g(); }",
+            (),
+        ),
         ("int g(int a) { return a; } kernel void f(device int* y) { y[0] = g(1); }", ()),
         ("kernel void f(device int* y [[function_constant(a)]]) {}", (1,)),
         ("constant bool c = a && b; kernel void f(device int* y) { if (c) y[0] = 1; }", (1, 2)),

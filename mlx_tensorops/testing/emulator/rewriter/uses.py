@@ -24,7 +24,8 @@ class Uses:
         self._mentioned: dict[str, set[str]] = {}
         self._queried: dict[str, set[str]] = {}
         for declaration in found:
-            name = _name(source, declaration)
+            # Members are part of what their class mentions.
+            name = None if declaration.in_class else _name(source, declaration)
             if name is not None:
                 words, queried = _words(source, declaration)
                 words -= _hidden(source, declaration, found)
