@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import sys
 import threading
 from collections.abc import Callable
 from types import ModuleType, TracebackType
@@ -15,6 +14,8 @@ import mlx.core as mx
 from mlx_tensorops.ops.dequantize import dequantize
 from mlx_tensorops.ops.quantize import quantize
 from mlx_tensorops.ops.quantized_matmul import quantized_matmul
+from mlx_tensorops.ops.scaled_dot_product_attention import scaled_dot_product_attention
+from mlx_tensorops.patch.attention import rebind_imported, why_not
 from mlx_tensorops.patch.records import count_op_fallback
 from mlx_tensorops.patch.routing import on_cpu, route, with_defaults
 
@@ -22,6 +23,7 @@ from mlx_tensorops.patch.routing import on_cpu, route, with_defaults
 _mlx_quantize = mx.quantize
 _mlx_dequantize = mx.dequantize
 _mlx_quantized_matmul = mx.quantized_matmul
+_mlx_attention = mx.fast.scaled_dot_product_attention
 
 ONLY_MLX = "arguments that only MLX takes"
 
@@ -51,13 +53,15 @@ class DropIn:
 
 
 def drop_in() -> DropIn:
-    """Let ``mx.quantize``, ``mx.dequantize`` and ``mx.quantized_matmul`` run our ops.
+    """Let MLX's quantized ops and its attention run our ops.
 
-    The names keep MLX's signatures and output dtypes. Code that reads them from ``mlx.core`` at
-    each call, as ``mlx.nn`` does, is reached, and so are modules that imported them by name
-    (``from mlx.core import quantize``), before or meanwhile. References kept elsewhere (default
-    arguments, closures, attributes of objects) and functions that ``mx.compile`` has traced keep
-    MLX's ops. What only MLX supports runs MLX's op and is counted in ``report()``.
+    These are ``mx.quantize``, ``mx.dequantize``, ``mx.quantized_matmul`` and
+    ``mx.fast.scaled_dot_product_attention``. The names keep MLX's signatures and output dtypes.
+    Code that reads them from ``mlx.core`` at each call, as ``mlx.nn`` does, is reached, and so are
+    modules that imported them by name (``from mlx.core import quantize``), before or meanwhile.
+    References kept elsewhere (default arguments, closures, attributes of objects) and functions
+    that ``mx.compile`` has traced keep MLX's ops. What only MLX supports runs MLX's op and is
+    counted in ``report()``.
 
     Calls nest: MLX's ops are back when each handle is undone, in any order.
 
@@ -184,38 +188,55 @@ def _quantized_matmul(
     return result
 
 
+@_same_docs(_mlx_attention)
+def _scaled_dot_product_attention(
+    q: mx.array,
+    k: mx.array,
+    v: mx.array,
+    *,
+    scale: float,
+    mask: str | mx.array | None = None,
+    sinks: mx.array | None = None,
+    force_fused: bool = False,
+    stream: Any = None,
+) -> Any:
+    reason = ONLY_MLX
+    if _are_arrays(q, k, v) and q.ndim > 0 and v.ndim > 0:
+        dtype = mx.result_type(q, k, v)
+        reason = why_not(dtype, q.shape[-1], v.shape[-1], on_cpu(stream))
+    if not reason:
+        return scaled_dot_product_attention(
+            q, k, v, scale=scale, mask=mask, sinks=sinks, force_fused=force_fused, stream=stream
+        )
+    result = _mlx_attention(
+        q, k, v, scale=scale, mask=mask, sinks=sinks, force_fused=force_fused, stream=stream
+    )
+    count_op_fallback("scaled_dot_product_attention", reason)
+    return result
+
+
 _lock = threading.RLock()
 _handles: list[DropIn] = []
-_replacements: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
-    "quantize": (_mlx_quantize, _quantize),
-    "dequantize": (_mlx_dequantize, _dequantize),
-    "quantized_matmul": (_mlx_quantized_matmul, _quantized_matmul),
+_replacements: dict[str, tuple[ModuleType, Callable[..., Any], Callable[..., Any]]] = {
+    "quantize": (mx, _mlx_quantize, _quantize),
+    "dequantize": (mx, _mlx_dequantize, _dequantize),
+    "quantized_matmul": (mx, _mlx_quantized_matmul, _quantized_matmul),
+    "scaled_dot_product_attention": (mx.fast, _mlx_attention, _scaled_dot_product_attention),
 }
 # What mlx.core held: usually MLX's ops, or what another program had put there.
 _previous: dict[str, Any] = {}
 
 
 def _install() -> None:
-    for name, (original, ours) in _replacements.items():
-        _previous[name] = getattr(mx, name)
-        setattr(mx, name, ours)
-        _rebind_imported(original, ours)
+    for name, (owner, original, ours) in _replacements.items():
+        _previous[name] = getattr(owner, name)
+        setattr(owner, name, ours)
+        rebind_imported(original, ours)
 
 
 def _remove() -> None:
-    for name, (original, ours) in _replacements.items():
+    for name, (owner, original, ours) in _replacements.items():
         # Where somebody replaced ours since, the name is theirs to give back.
-        if getattr(mx, name) is ours:
-            setattr(mx, name, _previous.pop(name))
-        _rebind_imported(ours, original)
-
-
-def _rebind_imported(old: object, new: object) -> None:
-    package = __name__.partition(".")[0]
-    for module_name, module in list(sys.modules.items()):
-        if module_name.partition(".")[0] == package or not isinstance(module, ModuleType):
-            continue
-        # Only the namespace itself: getattr on a lazy module would import its parts.
-        for name, value in list(vars(module).items()):
-            if value is old:
-                vars(module)[name] = new
+        if getattr(owner, name) is ours:
+            setattr(owner, name, _previous.pop(name))
+        rebind_imported(ours, original)

@@ -10,6 +10,7 @@ import mlx.nn as nn
 
 from mlx_tensorops.ops.dequantize import dequantize
 from mlx_tensorops.ops.quantized_matmul import quantized_matmul
+from mlx_tensorops.patch import attention
 from mlx_tensorops.patch.records import Record
 from mlx_tensorops.patch.routing import on_cpu, route
 
@@ -66,7 +67,7 @@ def run_look_up(module: Any, x: mx.array, record: Record) -> mx.array:
 
 
 class _Patched:
-    """What both patched classes share: copies and pickles of them are plain MLX modules.
+    """What patched classes share: copies and pickles of them are plain modules.
 
     A copy belongs to no patch that could undo it, and a pickle must load without this package.
     """
@@ -119,15 +120,28 @@ for _mlx_class, _patched_class in PATCHED.items():
     _patched_class.__name__ = _mlx_class.__name__
 
 
+def patched_class(module: nn.Module) -> type[nn.Module] | None:
+    """What the module's class becomes; None for one that stays, or is patched already."""
+    return PATCHED.get(type(module)) or attention.patched_class(type(module), _Patched)
+
+
+def _is_patched(cls: type) -> bool:
+    return cls in PATCHED.values() or attention.is_patched(cls)
+
+
 def swap_in(module: nn.Module, record: Record) -> None:
-    """Turn an MLX module into its patched class, in place."""
+    """Turn a module into its patched class, in place."""
+    patched = patched_class(module)
+    assert patched is not None
     module.__dict__[RECORD] = record
-    module.__class__ = PATCHED[type(module)]
+    cast(Any, module).__class__ = patched
+    if attention.is_patched(patched):
+        attention.hold(record)
 
 
 def swap_out(module: nn.Module) -> bool:
-    """Give the module its MLX class back; False where somebody changed the class since."""
-    if not isinstance(module, _Patched) or type(module) not in PATCHED.values():
+    """Give the module its own class back; False where somebody changed the class since."""
+    if not isinstance(module, _Patched) or not _is_patched(type(module)):
         return False
     cast(Any, module).__class__ = module._mlx_class
     del module.__dict__[RECORD]
@@ -136,4 +150,4 @@ def swap_out(module: nn.Module) -> bool:
 
 def record_of(module: nn.Module) -> Record | None:
     """The record of a patched module, None for any other."""
-    return module.__dict__.get(RECORD) if type(module) in PATCHED.values() else None
+    return module.__dict__.get(RECORD) if _is_patched(type(module)) else None

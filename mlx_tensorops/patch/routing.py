@@ -26,7 +26,8 @@ class Route(NamedTuple):
     reason: str
 
 
-def _backend(is_cpu: bool) -> str:
+def backend(is_cpu: bool) -> str:
+    """The name of the backend that runs a call, as the extension has it."""
     if is_cpu:
         return "cpu"
     return "metal" if mx.metal.is_available() else "cuda"
@@ -85,7 +86,7 @@ def route(
     # Ours refuses a size below 1 with a message; MLX divides by it and the process dies.
     if group_size < 1 or bits < 1:
         return Route(dtype, "")
-    reason = _ext.supports(op, _backend(is_cpu), dtype, bits, group_size, mode)
+    reason = _ext.supports(op, backend(is_cpu), dtype, bits, group_size, mode)
     if not reason and any(parameter not in PARAMETER_DTYPES for parameter in parameters):
         reason = f"scales and biases of {' and '.join(map(str, parameters))}"
     return Route(dtype, reason)

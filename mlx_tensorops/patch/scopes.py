@@ -14,8 +14,8 @@ import mlx.core as mx
 import mlx.nn as nn
 
 from mlx_tensorops import _ext
-from mlx_tensorops.patch import process
-from mlx_tensorops.patch.modules import PATCHED, record_of, swap_in, swap_out
+from mlx_tensorops.patch import attention, process
+from mlx_tensorops.patch.modules import PATCHED, patched_class, record_of, swap_in, swap_out
 from mlx_tensorops.patch.records import (
     PatchWarning,
     Record,
@@ -42,11 +42,13 @@ _ended_left_alone: list[LeftAlone] = []
 
 
 def patch(model: nn.Module | None = None, *, strict: bool = False) -> Report:
-    """Route the quantized linear and embedding layers of ``model`` through our ops.
+    """Route the quantized layers and the attention of ``model`` through our ops.
 
-    Every module whose class is exactly ``nn.QuantizedLinear`` or ``nn.QuantizedEmbedding`` gets
-    another class in place; its arrays, its place in the model and ``isinstance`` stay as they
-    are, and so do its output dtypes. Subclasses and other quantized modules are left alone and
+    Every module whose class is exactly ``nn.QuantizedLinear`` or ``nn.QuantizedEmbedding``, or
+    whose methods call mlx-lm's ``scaled_dot_product_attention``, gets another class in place; its
+    arrays, its place in the model and ``isinstance`` stay as they are, and so do its output
+    dtypes. A query whose mask shows it no key, as in padded batches, attends to nothing: 0.
+    Subclasses and other quantized modules are left alone and
     listed in the report. A call that our ops do not support (mode mxfp4, a dtype, ...) runs
     MLX's code, is counted in ``report()``, and warns once per reason.
 
@@ -54,8 +56,9 @@ def patch(model: nn.Module | None = None, *, strict: bool = False) -> Report:
     it. Copies (``copy.deepcopy``) and pickles of a patched module are plain MLX modules, and so
     are modules added later, as by fusing adapters: patch again to route them.
 
-    Without a model, MLX's two classes themselves are patched: every model of the process,
-    loaded before or after, is routed until ``unpatch()``, under the same rule of exact classes.
+    Without a model, MLX's two classes and mlx-lm's function themselves are patched: every model
+    of the process, loaded before or after, is routed until ``unpatch()``, under the same rule of
+    exact classes.
 
     A function that ``mx.compile`` traced before keeps MLX's code, and one that it traces while
     patched keeps ours after ``unpatch``: patch before the first compiled call. A model that ran
@@ -174,7 +177,9 @@ def _enter_process() -> _Scope:
             return _Scope(None, _hold(scope.records))
     records = [new_record(EVERY_MODEL, cls.__name__) for cls in PATCHED]
     process.install(*records)
-    return _Scope(None, _hold(records))
+    of_attention = new_record(EVERY_MODEL, attention.NAME)
+    attention.hold(of_attention, everywhere=True)
+    return _Scope(None, _hold([*records, of_attention]))
 
 
 def _enter_model(model: nn.Module, strict: bool) -> _Scope:
@@ -184,7 +189,7 @@ def _enter_model(model: nn.Module, strict: bool) -> _Scope:
     targets = [
         (module, paths)
         for module, paths in found.values()
-        if type(module) in PATCHED or record_of(module)
+        if patched_class(module) or record_of(module)
     ]
     left_alone = [
         LeftAlone(paths[0], type(module).__name__, reason)
@@ -220,8 +225,8 @@ def _check_found(
     if targets:
         return
     message = (
-        "[patch] model must hold an nn.QuantizedLinear or nn.QuantizedEmbedding, got none: "
-        "nothing is patched."
+        "[patch] model must hold an nn.QuantizedLinear, an nn.QuantizedEmbedding or attention of "
+        "mlx-lm, got none: nothing is patched."
     )
     if strict:
         raise ValueError(message)
@@ -229,7 +234,7 @@ def _check_found(
 
 
 def _why_left_alone(module: nn.Module) -> str:
-    if type(module) in PATCHED or record_of(module):
+    if patched_class(module) or record_of(module):
         return ""
     for cls in PATCHED:
         if isinstance(module, cls):
@@ -262,6 +267,8 @@ def _leave(scope: _Scope) -> None:
         for record in scope.records:
             record.holders -= 1
         free = [record for record in scope.records if not record.holders]
+        for record in free:
+            attention.release(record)
         if scope.model is None:
             foreign = process.remove() if free else []
         else:
