@@ -66,7 +66,8 @@ def metal_kernel(
         of MLX's kernels, means the default stream of the CPU.
 
     Raises:
-        ValueError: there are no outputs, the name is none, or an option is unknown.
+        ValueError: there are no outputs, the name is none, the source names grid_size or
+            grid_origin, or an option is unknown.
     """
     _check_kernel(name, output_names, compile_options)
     signature = Signature(name, header, source, input_names, output_names, atomic_outputs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -17,6 +18,8 @@ Template: TypeAlias = Sequence[tuple[str, "bool | int | mx.Dtype"]]
 
 # MLX passes inputs of fewer elements in the constant address space.
 _MOST_CONSTANT_ELEMENTS = 8
+# MLX declares parameters of these names, too. Metal has them for kernels with stage-in data only.
+_STAGE_IN = re.compile(r"\bgrid_(?:origin|size)\b")
 _DESCRIPTIONS = {
     "shape": "const constant int* ",
     "strides": "const constant int64_t* ",
@@ -51,6 +54,12 @@ class Signature:
         output_names: Sequence[str],
         atomic_outputs: bool,
     ) -> None:
+        stage_in = _STAGE_IN.search(source)
+        if stage_in:
+            raise ValueError(
+                "[metal_kernel] source must not name grid_origin or grid_size, inputs that the "
+                f"emulator does not have, got {stage_in[0]}."
+            )
         self.name = name
         self.function = f"custom_kernel_{name}"
         self.header = header

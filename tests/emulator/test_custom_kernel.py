@@ -239,6 +239,12 @@ def test_wrong_arguments_are_refused():
         call("", threadgroup=(32, 33, 1))
     with pytest.raises(ValueError, match="output_names must name"):
         metal_kernel("none", [], [], "")
+    with pytest.raises(ValueError, match="must not name grid_origin or grid_size.*got grid_size"):
+        metal_kernel("staged", [], ["out"], "out[0] = grid_size.x;")
+    metal_kernel("other", [], ["out"], "int my_grid_size = 3; out[0] = my_grid_size;")
+    many = [f"a{i}" for i in range(31)]
+    with pytest.raises(emulator.CompileError, match="buffer index must be below 31, got 31"):
+        call("out[0] = a0[0];", [mx.ones(9)] * 31, many)
     with pytest.raises(ValueError, match="name must be one for a function, got 'a b'"):
         metal_kernel("a b", [], ["out"], "")
 
