@@ -201,6 +201,50 @@ def test_another_compiler_than_clang_is_refused(monkeypatch, tmp_path):
         toolchain.find.cache_clear()
 
 
+@pytest.fixture
+def system_clang(monkeypatch, cache):
+    """The emulator with the system's compiler, as where ziglang is not installed."""
+    monkeypatch.setattr(toolchain, "_zig", lambda: None)
+    monkeypatch.delenv("MLX_TENSOROPS_EMULATOR_CXX", raising=False)
+    toolchain.find.cache_clear()
+    yield
+    toolchain.find.cache_clear()
+
+
+def test_a_clang_that_is_too_old_is_passed_over(monkeypatch, tmp_path, system_clang):
+    for name, major in (("clang++", 14), ("clang++-19", 19)):
+        text = f'#define __clang_major__ {major}\n#define __VERSION__ "Clang {major}"\n'
+        (tmp_path / name).write_text(f"#!/bin/sh\nprintf '%s' '{text}'\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert toolchain.find().command == (str(tmp_path / "clang++-19"),)
+    (tmp_path / "clang++-19").unlink()
+    toolchain.find.cache_clear()
+    with pytest.raises(emulator.CompilerMissing, match='is "Clang 14": .* 19 or newer on PATH'):
+        toolchain.find()
+
+
+def test_a_clang_of_the_system_will_do(system_clang):
+    try:
+        command = toolchain.find().command
+    except emulator.CompilerMissing as missing:
+        pytest.skip(str(missing))
+    assert "zig" not in command[0]
+    text = HEAD + (
+        "kernel void f(const device half* x, device float* y,"
+        " uint i [[thread_index_in_threadgroup]]) {"
+        " threadgroup float t[32]; t[i] = x[i] * 1.5h;"
+        " threadgroup_barrier(mem_flags::mem_threadgroup); y[i] = simd_sum(t[31 - i]); }"
+    )
+    for watch in ({}, {"trace": True}, {"values": True}):
+        y = np.zeros(32, np.float32)
+        kernel = emulator.compile(text, **watch).pipeline("f")
+        kernel.launch({0: np.arange(32, dtype=np.float16), 1: y}, grid=(1,), threadgroup=(32,))
+        assert (y == 1.5 * 496).all()
+        with pytest.raises(emulator.Fault, match="device_out_of_bounds.*kernel.metal:3"):
+            kernel.launch({0: np.zeros(8, np.float16), 1: y}, grid=(1,), threadgroup=(32,))
+
+
 def test_nothing_is_written_to_the_current_folder(tmp_path):
     code = f"from mlx_tensorops.testing import emulator; emulator.compile({COPY!r})"
     path = os.pathsep.join(filter(None, (os.environ.get("PYTHONPATH"), *sys.path[:1])))

@@ -70,10 +70,20 @@ def find() -> Toolchain:
     zig = _zig()
     if zig is not None:
         return _identified((str(zig), "c++"))
-    system = shutil.which("clang++")
-    if system is None:
-        raise CompilerMissing(f"no compiler found: {_INSTALL}")
-    return _identified((system,))
+    return _of_the_system()
+
+
+def _of_the_system() -> Toolchain:
+    """The first clang on PATH that is new enough; distributions add the version to its name."""
+    names = ["clang++", *(f"clang++-{version}" for version in range(40, OLDEST_CLANG - 1, -1))]
+    found = [path for path in map(shutil.which, names) if path is not None]
+    refused = CompilerMissing(f"no compiler found: {_INSTALL}")
+    for path in found:
+        try:
+            return _identified((path,))
+        except CompilerMissing as error:
+            refused = error
+    raise refused
 
 
 def _zig() -> Path | None:
