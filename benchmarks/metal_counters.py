@@ -31,8 +31,8 @@ those that MLX would take for the case, depending on the GPU.
 
 Columns: megabytes that lanes ask for, as if there were no cache, of each operand and of all; that
 in relation to weights once a row of tiles, x once a column of tiles and y once, a tile being what
-one simdgroup has of y; that in relation to our kernel's; MFLOP of matrix operations, without which
-few rows are multiplied; MFLOP that the product needs.
+those simdgroups have of y that share what they load; that in relation to our kernel's; MFLOP of
+matrix operations, without which few rows are multiplied; MFLOP that the product needs.
 """
 
 

@@ -14,22 +14,29 @@
 using namespace metal;
 
 // The matrix is [n, k]. A simdgroup has Cols columns of y; its lanes share out k, a run of 8 codes
-// at a time, and add up in the end.
+// at a time, and add up in the end. From 16 rows on, the simdgroups of a threadgroup share x.
 template <typename T, typename S, typename B, int Bits, int GroupSize, int Rows, int Cols>
-[[kernel]] void quantized_matmul_few_rows_t(
-    const device T* x [[buffer(0)]], const device uint* w [[buffer(1)]],
-    const device S* scales [[buffer(2)]], const device B* biases [[buffer(3)]],
-    device T* y [[buffer(4)]], constant mto::QuantizedMatmulMetalParams& params [[buffer(5)]],
-    constant int64_t* batch [[buffer(6)]], uint3 group [[threadgroup_position_in_grid]],
-    uint simdgroup [[simdgroup_index_in_threadgroup]], uint lane [[thread_index_in_simdgroup]]) {
+[[kernel, max_total_threads_per_threadgroup(mto::few_rows_simdgroups(Rows) * 32)]] void
+quantized_matmul_few_rows_t(const device T* x [[buffer(0)]], const device uint* w [[buffer(1)]],
+                            const device S* scales [[buffer(2)]],
+                            const device B* biases [[buffer(3)]], device T* y [[buffer(4)]],
+                            constant mto::QuantizedMatmulMetalParams& params [[buffer(5)]],
+                            constant int64_t* batch [[buffer(6)]],
+                            uint3 group [[threadgroup_position_in_grid]],
+                            uint thread_in_group [[thread_index_in_threadgroup]],
+                            uint simdgroup [[simdgroup_index_in_threadgroup]],
+                            uint lane [[thread_index_in_simdgroup]]) {
   using Columns = vec<float, Cols>;
+  constexpr int kSimdgroups = mto::few_rows_simdgroups(Rows);
   constexpr uint kStep = mto::kLanes * mto::kRun;
   constexpr uint kGroups = kStep / GroupSize;  // of a step
   static_assert(Cols * kGroups <= mto::kLanes, "a lane loads one scale of a step");
+  constexpr bool kShared = mto::few_rows_share_x(Rows);
+  static_assert(!kShared || kSimdgroups * 32 == kStep, "a thread loads a column of x");
+  constexpr int kSharedRows = kShared ? 16 : Rows;  // 16 KiB of float32
   const uint n = params.n, k = params.k;
-  const uint row = group.y * Rows, col = (group.x * mto::kFewRowsSimdgroups + simdgroup) * Cols;
+  const uint row = group.y * Rows, col = (group.x * kSimdgroups + simdgroup) * Cols;
   const int n_rows = min(Rows, int(params.m - row));
-  if (col >= n) return;
   const auto starts = mto::batch_offsets<4>(batch, params.n_batch_dims, group.z);
   x += starts.of[0] + int64_t(row) * k;
   y += (int64_t(group.z) * params.m + row) * n + col;
@@ -37,6 +44,7 @@ template <typename T, typename S, typename B, int Bits, int GroupSize, int Rows,
   const device uchar* codes = (const device uchar*)(w + starts.of[1]) + col * row_bytes;
   scales += starts.of[2] + col * n_groups;
   biases += starts.of[3] + col * n_groups;
+  threadgroup T x_shared[kShared ? kSharedRows * kStep : 1];
 
   Columns sums[Rows];
   for (int r = 0; r < Rows; ++r) sums[r] = Columns(0.0f);
@@ -59,11 +67,28 @@ template <typename T, typename S, typename B, int Bits, int GroupSize, int Rows,
         weights[i][c] = fma(mto::affine_code<Bits>(run, i), parameters[0], parameters[1]);
       }
     }
-    if (at >= k) continue;
-    for (int r = 0; r < Rows; ++r) {
-      if (r >= n_rows) break;
-      for (int i = 0; i < mto::kRun; ++i) {
-        sums[r] = fma(weights[i], Columns(float(x[int64_t(r) * k + at + i])), sums[r]);
+    for (int block = 0; block < Rows; block += kSharedRows) {
+      if (block >= n_rows) break;
+      if constexpr (kShared) {
+        threadgroup_barrier(mem_flags::mem_threadgroup);  // until the last rows are used
+        for (int r = 0; r < kSharedRows; ++r) {
+          if (block + r >= n_rows || first + thread_in_group >= k) break;
+          x_shared[r * kStep + thread_in_group] =
+              x[int64_t(block + r) * k + first + thread_in_group];
+        }
+        threadgroup_barrier(mem_flags::mem_threadgroup);
+      }
+      for (int r = 0; r < kSharedRows; ++r) {
+        if (block + r >= n_rows || at >= k) break;
+        for (int i = 0; i < mto::kRun; ++i) {
+          float value;
+          if constexpr (kShared) {
+            value = float(x_shared[r * kStep + lane * mto::kRun + i]);
+          } else {
+            value = float(x[int64_t(r) * k + at + i]);
+          }
+          sums[block + r] = fma(weights[i], Columns(value), sums[block + r]);
+        }
       }
     }
   }

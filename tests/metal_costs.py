@@ -69,12 +69,14 @@ def ours(operands: Operands, precision: str | None = None) -> Cost:
 
 def bound(operands: Operands, kernel: str) -> int:
     """The bytes of a kernel that reads weights once a row of tiles, x once a column, and nothing
-    twice within a tile. A tile is what one simdgroup has of y."""
+    twice within a tile. A tile is what those simdgroups have of y that share what they load."""
     p = operands.product
     numbers = [int(n) for n in re.findall(r"\b\d+\b", kernel.split("<")[1])]
     rows, cols = numbers[2:4]
     if "few_rows_n" in kernel:
         cols *= 32
+    elif "few_rows_t" in kernel and rows >= 16:
+        cols *= 8
     weights = operands.w.nbytes + operands.scales.nbytes + operands.biases.nbytes
     output = p.m * p.n * operands.x.itemsize
     return -(-p.m // rows) * weights + -(-p.n // cols) * operands.x.nbytes + output

@@ -62,9 +62,10 @@ class Variant:
 
     def grid(self, product: Product) -> tuple[tuple[int, ...], tuple[int, ...]]:
         simdgroups = SIMDGROUPS
-        cols = self.cols * SIMDGROUPS
-        if self.kernel == "few_rows" and not product.transpose:
-            simdgroups, cols = SPLITS, self.cols * LANES
+        if self.kernel == "few_rows":
+            simdgroups = SPLITS if not product.transpose else 4 if self.rows < 16 else 8
+        of_lanes = self.kernel == "few_rows" and not product.transpose
+        cols = self.cols * (LANES if of_lanes else simdgroups)
         return (-(-product.n // cols), -(-product.m // self.rows), 1), (simdgroups * LANES, 1, 1)
 
 

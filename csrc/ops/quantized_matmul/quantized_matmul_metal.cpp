@@ -55,7 +55,7 @@ std::pair<metal::Size, metal::Size> grid_of(const Variant& variant, const Params
                                             bool transpose) {
   int64_t cols = variant.cols, simdgroups = kTileSimdgroups;
   if (variant.kind == Variant::kFewRows && transpose) {
-    simdgroups = kFewRowsSimdgroups;
+    simdgroups = few_rows_simdgroups(variant.rows);
     cols *= simdgroups;
   } else if (variant.kind == Variant::kFewRows) {
     simdgroups = kFewRowsSplits;

@@ -15,10 +15,16 @@ struct QuantizedMatmulMetalParams {
   int32_t n_batch_dims;
 };
 
+// Simdgroups of a threadgroup.
 enum {
-  kTileSimdgroups = 4,     // side by side, with the same rows of x
-  kFewRowsSimdgroups = 4,  // side by side (transposed)
-  kFewRowsSplits = 8,      // that share out k (not transposed)
+  kTileSimdgroups = 4,  // side by side, with the same rows of x
+  kFewRowsSplits = 8,   // that share out k (not transposed)
 };
+
+// Whether simdgroups share x in threadgroup memory (few rows, transposed). So many rows are more
+// than a cache keeps until the next simdgroup wants them; fewer are not worth a barrier.
+constexpr bool few_rows_share_x(int rows) { return rows >= 16; }
+// Side by side: twice as many share as a small product needs to occupy a GPU.
+constexpr int few_rows_simdgroups(int rows) { return few_rows_share_x(rows) ? 8 : 4; }
 
 }  // namespace mto
