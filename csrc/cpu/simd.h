@@ -7,8 +7,13 @@
 //   zero, broadcast, load, store   float32 memory, any alignment
 //   load_as, store_as              memory of a FloatType; index in elements; rounds to nearest even
 //   fma(a, b, c)                   a * b + c
-//   sub, div                       a - b, a / b, rounded once
+//   add, sub, mul, div             rounded once
+//   nearest(v)                     the nearest integers, ties to even
+//   scaled(v, n)                   v * 2^n, n whole numbers from -126 to 127; v NaN: NaN
+//   select(a, b, x, y)             x where a < b, else y
 //   min(a, b), max(a, b)           a where a < b (a > b), else b: b where either is NaN
+//   total(v)                       the sum of the lanes, in one fixed order of additions
+//   transpose(rows)                kLanes vectors as a square, across its diagonal
 //   lowest, highest                the extreme lane of a vector without NaN; either zero
 //   reduce4(v0..v3, out)           out[i] = sum of the lanes of vi, in one fixed order of additions
 //   Codes, unpack<Bits, V>(block)  codes V * kLanes .. of a block of 32 codes packed LSB first;

@@ -22,10 +22,30 @@ inline Vec broadcast(float value) { return _mm256_set1_ps(value); }
 inline Vec load(const float* p) { return _mm256_loadu_ps(p); }
 inline void store(float* p, Vec v) { _mm256_storeu_ps(p, v); }
 inline Vec fma(Vec a, Vec b, Vec c) { return _mm256_fmadd_ps(a, b, c); }
+inline Vec add(Vec a, Vec b) { return _mm256_add_ps(a, b); }
 inline Vec sub(Vec a, Vec b) { return _mm256_sub_ps(a, b); }
+inline Vec mul(Vec a, Vec b) { return _mm256_mul_ps(a, b); }
 inline Vec div(Vec a, Vec b) { return _mm256_div_ps(a, b); }
 inline Vec min(Vec a, Vec b) { return _mm256_min_ps(a, b); }
 inline Vec max(Vec a, Vec b) { return _mm256_max_ps(a, b); }
+
+inline Vec nearest(Vec v) {
+  return _mm256_round_ps(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+}
+// 2^n by its exponent bits.
+inline Vec scaled(Vec v, Vec n) {
+  __m256i biased = _mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127));
+  return _mm256_mul_ps(v, _mm256_castsi256_ps(_mm256_slli_epi32(biased, 23)));
+}
+inline Vec select(Vec a, Vec b, Vec x, Vec y) {
+  return _mm256_blendv_ps(y, x, _mm256_cmp_ps(a, b, _CMP_LT_OQ));
+}
+
+inline float total(Vec v) {
+  __m128 s = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
+  s = _mm_add_ps(s, _mm_movehl_ps(s, s));
+  return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
+}
 
 inline float lowest(Vec v) {
   __m128 m = _mm_min_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
@@ -70,6 +90,24 @@ inline void store_as(FloatType type, void* base, int64_t index, Vec v) {
 inline void reduce4(Vec v0, Vec v1, Vec v2, Vec v3, float* out) {
   Vec all = _mm256_hadd_ps(_mm256_hadd_ps(v0, v1), _mm256_hadd_ps(v2, v3));
   _mm_storeu_ps(out, _mm_add_ps(_mm256_castps256_ps128(all), _mm256_extractf128_ps(all, 1)));
+}
+
+inline void transpose(Vec (&rows)[8]) {
+  Vec lanes[8];
+  for (int i = 0; i < 8; i += 4) {
+    Vec low01 = _mm256_unpacklo_ps(rows[i], rows[i + 1]);
+    Vec high01 = _mm256_unpackhi_ps(rows[i], rows[i + 1]);
+    Vec low23 = _mm256_unpacklo_ps(rows[i + 2], rows[i + 3]);
+    Vec high23 = _mm256_unpackhi_ps(rows[i + 2], rows[i + 3]);
+    lanes[i] = _mm256_shuffle_ps(low01, low23, 0x44);
+    lanes[i + 1] = _mm256_shuffle_ps(low01, low23, 0xee);
+    lanes[i + 2] = _mm256_shuffle_ps(high01, high23, 0x44);
+    lanes[i + 3] = _mm256_shuffle_ps(high01, high23, 0xee);
+  }
+  for (int i = 0; i < 4; ++i) {
+    rows[i] = _mm256_permute2f128_ps(lanes[i], lanes[i + 4], 0x20);
+    rows[i + 4] = _mm256_permute2f128_ps(lanes[i], lanes[i + 4], 0x31);
+  }
 }
 
 // As in simd_avx512.h: the bytes of one vector's codes, none read outside the block of 32.

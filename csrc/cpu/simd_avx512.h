@@ -22,10 +22,20 @@ inline Vec broadcast(float value) { return _mm512_set1_ps(value); }
 inline Vec load(const float* p) { return _mm512_loadu_ps(p); }
 inline void store(float* p, Vec v) { _mm512_storeu_ps(p, v); }
 inline Vec fma(Vec a, Vec b, Vec c) { return _mm512_fmadd_ps(a, b, c); }
+inline Vec add(Vec a, Vec b) { return _mm512_add_ps(a, b); }
 inline Vec sub(Vec a, Vec b) { return _mm512_sub_ps(a, b); }
+inline Vec mul(Vec a, Vec b) { return _mm512_mul_ps(a, b); }
 inline Vec div(Vec a, Vec b) { return _mm512_div_ps(a, b); }
 inline Vec min(Vec a, Vec b) { return _mm512_min_ps(a, b); }
 inline Vec max(Vec a, Vec b) { return _mm512_max_ps(a, b); }
+inline Vec nearest(Vec v) {
+  return _mm512_roundscale_ps(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+}
+inline Vec scaled(Vec v, Vec n) { return _mm512_scalef_ps(v, n); }
+inline Vec select(Vec a, Vec b, Vec x, Vec y) {
+  return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(a, b, _CMP_LT_OQ), y, x);
+}
+inline float total(Vec v) { return _mm512_reduce_add_ps(v); }
 inline float lowest(Vec v) { return _mm512_reduce_min_ps(v); }
 inline float highest(Vec v) { return _mm512_reduce_max_ps(v); }
 
@@ -65,6 +75,31 @@ inline void reduce4(Vec v0, Vec v1, Vec v2, Vec v3, float* out) {
   all = _mm512_add_ps(all, _mm512_permute_ps(all, 0xb1));
   // Compressed in a register: the form that stores is microcoded on some processors.
   _mm_storeu_ps(out, _mm512_castps512_ps128(_mm512_maskz_compress_ps(0x1111, all)));
+}
+
+// Within lanes of four rows and columns; then the lanes themselves, as a square of 4 x 4.
+inline void transpose(Vec (&rows)[16]) {
+  Vec lanes[16];
+  for (int i = 0; i < 16; i += 4) {
+    Vec low01 = _mm512_unpacklo_ps(rows[i], rows[i + 1]);
+    Vec high01 = _mm512_unpackhi_ps(rows[i], rows[i + 1]);
+    Vec low23 = _mm512_unpacklo_ps(rows[i + 2], rows[i + 3]);
+    Vec high23 = _mm512_unpackhi_ps(rows[i + 2], rows[i + 3]);
+    lanes[i] = _mm512_shuffle_ps(low01, low23, 0x44);
+    lanes[i + 1] = _mm512_shuffle_ps(low01, low23, 0xee);
+    lanes[i + 2] = _mm512_shuffle_ps(high01, high23, 0x44);
+    lanes[i + 3] = _mm512_shuffle_ps(high01, high23, 0xee);
+  }
+  for (int i = 0; i < 4; ++i) {
+    Vec even01 = _mm512_shuffle_f32x4(lanes[i], lanes[i + 4], 0x88);
+    Vec odd01 = _mm512_shuffle_f32x4(lanes[i], lanes[i + 4], 0xdd);
+    Vec even23 = _mm512_shuffle_f32x4(lanes[i + 8], lanes[i + 12], 0x88);
+    Vec odd23 = _mm512_shuffle_f32x4(lanes[i + 8], lanes[i + 12], 0xdd);
+    rows[i] = _mm512_shuffle_f32x4(even01, even23, 0x88);
+    rows[i + 4] = _mm512_shuffle_f32x4(odd01, odd23, 0x88);
+    rows[i + 8] = _mm512_shuffle_f32x4(even01, even23, 0xdd);
+    rows[i + 12] = _mm512_shuffle_f32x4(odd01, odd23, 0xdd);
+  }
 }
 
 // Where the codes of one vector lie in the window of bytes that is loaded for it. The window is

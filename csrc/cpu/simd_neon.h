@@ -21,11 +21,21 @@ inline Vec broadcast(float value) { return vdupq_n_f32(value); }
 inline Vec load(const float* p) { return vld1q_f32(p); }
 inline void store(float* p, Vec v) { vst1q_f32(p, v); }
 inline Vec fma(Vec a, Vec b, Vec c) { return vfmaq_f32(c, a, b); }
+inline Vec add(Vec a, Vec b) { return vaddq_f32(a, b); }
 inline Vec sub(Vec a, Vec b) { return vsubq_f32(a, b); }
+inline Vec mul(Vec a, Vec b) { return vmulq_f32(a, b); }
 inline Vec div(Vec a, Vec b) { return vdivq_f32(a, b); }
 // Not vminq, nor vminnmq: the one gives NaN for a NaN, the other for a signalling NaN.
 inline Vec min(Vec a, Vec b) { return vbslq_f32(vcltq_f32(a, b), a, b); }
 inline Vec max(Vec a, Vec b) { return vbslq_f32(vcgtq_f32(a, b), a, b); }
+inline Vec nearest(Vec v) { return vrndnq_f32(v); }
+// 2^n by its exponent bits.
+inline Vec scaled(Vec v, Vec n) {
+  int32x4_t biased = vaddq_s32(vcvtq_s32_f32(n), vdupq_n_s32(127));
+  return vmulq_f32(v, vreinterpretq_f32_s32(vshlq_n_s32(biased, 23)));
+}
+inline Vec select(Vec a, Vec b, Vec x, Vec y) { return vbslq_f32(vcltq_f32(a, b), x, y); }
+inline float total(Vec v) { return vaddvq_f32(v); }
 inline float lowest(Vec v) { return vminvq_f32(v); }
 inline float highest(Vec v) { return vmaxvq_f32(v); }
 
@@ -53,6 +63,14 @@ inline void store_as(FloatType type, void* base, int64_t index, Vec v) {
 
 inline void reduce4(Vec v0, Vec v1, Vec v2, Vec v3, float* out) {
   store(out, vpaddq_f32(vpaddq_f32(v0, v1), vpaddq_f32(v2, v3)));
+}
+
+inline void transpose(Vec (&rows)[4]) {
+  float32x4x2_t r01 = vtrnq_f32(rows[0], rows[1]), r23 = vtrnq_f32(rows[2], rows[3]);
+  rows[0] = vcombine_f32(vget_low_f32(r01.val[0]), vget_low_f32(r23.val[0]));
+  rows[1] = vcombine_f32(vget_low_f32(r01.val[1]), vget_low_f32(r23.val[1]));
+  rows[2] = vcombine_f32(vget_high_f32(r01.val[0]), vget_high_f32(r23.val[0]));
+  rows[3] = vcombine_f32(vget_high_f32(r01.val[1]), vget_high_f32(r23.val[1]));
 }
 
 // Four codes of at most 8 bits lie in 32 bits that start at a byte; the window is moved back where

@@ -53,6 +53,12 @@ inline Vec each(Vec a, Vec b, F&& f) {
   return r;
 }
 
+inline Vec add(Vec a, Vec b) {
+  return each(a, b, [](float x, float y) { return x + y; });
+}
+inline Vec mul(Vec a, Vec b) {
+  return each(a, b, [](float x, float y) { return x * y; });
+}
 inline Vec sub(Vec a, Vec b) {
   return each(a, b, [](float x, float y) { return x - y; });
 }
@@ -64,6 +70,28 @@ inline Vec min(Vec a, Vec b) {
 }
 inline Vec max(Vec a, Vec b) {
   return each(a, b, [](float x, float y) { return x > y ? x : y; });
+}
+
+// Adding 2^23 leaves no fraction bits; larger numbers are whole.
+inline Vec nearest(Vec v) {
+  for (float& x : v.lane) {
+    float magic = x < 0 ? -0x1p23f : 0x1p23f;
+    x = x > -0x1p23f && x < 0x1p23f ? (x + magic) - magic : x;
+  }
+  return v;
+}
+
+// 2^n by its exponent bits.
+inline Vec scaled(Vec v, Vec n) {
+  return each(v, n, [](float x, float exponent) {
+    uint32_t biased = static_cast<uint32_t>(bits_of(exponent + 0x1.8p23f)) + 127u;
+    return x * float_of(biased << 23);
+  });
+}
+
+inline Vec select(Vec a, Vec b, Vec x, Vec y) {
+  for (int i = 0; i < kLanes; ++i) x.lane[i] = a.lane[i] < b.lane[i] ? x.lane[i] : y.lane[i];
+  return x;
 }
 
 inline float lowest(Vec v) { return *std::min_element(v.lane, v.lane + kLanes); }
@@ -91,6 +119,14 @@ inline float reduce(Vec v) {
     for (int i = 0; i < half; ++i) v.lane[i] += v.lane[i + half];
   }
   return v.lane[0];
+}
+
+inline float total(Vec v) { return reduce(v); }
+
+inline void transpose(Vec (&rows)[kLanes]) {
+  for (int i = 0; i < kLanes; ++i) {
+    for (int j = 0; j < i; ++j) std::swap(rows[i].lane[j], rows[j].lane[i]);
+  }
 }
 
 inline void reduce4(Vec v0, Vec v1, Vec v2, Vec v3, float* out) {

@@ -9,17 +9,13 @@
 #include "common/counters.h"
 #include "cpu/matrices.h"
 #include "cpu/strided.h"
-#include "cpu/thread_pool.h"
 #include "ops/scaled_dot_product_attention/scaled_dot_product_attention.h"
-#include "ops/scaled_dot_product_attention/scaled_dot_product_attention_kernels.h"
+#include "ops/scaled_dot_product_attention/scaled_dot_product_attention_schedule.h"
 
 namespace mto {
 namespace {
 
 using enum AttentionInput;
-
-constexpr int64_t kTaskRows = 32;
-constexpr int64_t kTaskKeys = 256;
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
@@ -210,11 +206,22 @@ class Launch {
  public:
   Launch(const std::vector<mx::array>& inputs, const AttentionSettings& settings, mx::Shape batch,
          std::vector<mx::array>& outputs, mx::Stream stream)
-      : kernels(scaled_dot_product_attention_kernels(current_isa())),
-        operands(batch, stream),
-        documents(inputs, settings, stream),
-        outputs(allocated(outputs)) {
+      : operands(batch, stream), documents(inputs, settings, stream), outputs(allocated(outputs)) {
     bind_forward(operands, params.forward, inputs, settings, batch);
+  }
+
+  void bind_mask_grad(mx::array& d_mask, const mx::Shape& batch) {
+    const auto& shape = d_mask.shape();
+    auto strides = contiguous_strides(shape);
+    mask_offsets = batch_offsets(shape, strides, batch, 3);
+    auto stride = [&](int axis) { return shape.end()[axis] == 1 ? 0 : strides.end()[axis]; };
+    params.d_mask = {d_mask.data<float>(), mask_offsets.data(), stride(-3),
+                     stride(-2),           stride(-1),          FloatType::kFloat32};
+    mask = {shape.end()[-3], shape.end()[-2], shape.end()[-1], {}};
+    for (size_t b = 0; b < mask_offsets.size(); ++b) {
+      auto end = mask_offsets.begin() + b;
+      if (std::find(mask_offsets.begin(), end, mask_offsets[b]) == end) mask.batches.push_back(b);
+    }
   }
 
   bool load() {
@@ -225,16 +232,18 @@ class Launch {
     return false;
   }
 
+  void take_workspace(int64_t n_floats, mx::Stream stream) {
+    // Of rows, as an axis has no more than 2^31 - 1 elements.
+    constexpr int64_t kRow = 1024;
+    mx::Shape shape{static_cast<int>(ceil_div(n_floats, kRow)), kRow};
+    if (n_floats > 0) workspace = temporary(shape, mx::float32, stream).data<float>();
+  }
+
   void forward() {
     auto& p = params.forward;
     p.out = outputs[0].data;
     p.lse = static_cast<float*>(outputs[1].data);
-    int64_t n_tiles = ceil_div(p.n_q, kTaskRows);
-    parallel_for(p.n_batch * p.n_heads * n_tiles, [&](int64_t task) {
-      int64_t head = task / n_tiles, row = task % n_tiles * kTaskRows;
-      kernels.forward(p, head / p.n_heads, head % p.n_heads,
-                      {row, std::min(row + kTaskRows, p.n_q)});
-    });
+    attention_forward(p, workspace);
   }
 
   void backward() {
@@ -242,41 +251,19 @@ class Launch {
     params.d_q = outputs[0].data;
     params.d_k = outputs[1].data;
     params.d_v = outputs[2].data;
-    parallel_for(p.n_batch * p.n_kv_heads, [&](int64_t task) {
-      kernels.backward(params, task / p.n_kv_heads, task % p.n_kv_heads, sums);
-    });
-    if (params.d_mask) mask_grad();
+    if (params.d_mask && mask.batches.empty()) {
+      std::fill_n(static_cast<float*>(outputs[3].data), outputs[3].size, 0.0f);
+    }
+    attention_backward(params, mask, workspace);
   }
 
-  const ScaledDotProductAttentionKernels& kernels;
   Operands operands;
   Documents documents;
   std::vector<Output> outputs;
   AttentionGradParams params{};
-  float* sums = nullptr;              // of d_k and d_v
+  float* workspace = nullptr;
   std::vector<int64_t> mask_offsets;  // of d_mask, one a batch element
-  mx::Shape mask_shape;
-
- private:
-  void mask_grad() {
-    std::vector<int64_t> batches;  // the first of those that share a mask
-    for (size_t b = 0; b < mask_offsets.size(); ++b) {
-      auto end = mask_offsets.begin() + b;
-      if (std::find(mask_offsets.begin(), end, mask_offsets[b]) == end) batches.push_back(b);
-    }
-    if (batches.empty()) std::fill_n(static_cast<float*>(outputs[3].data), outputs[3].size, 0.0f);
-    int64_t n_heads = mask_shape.end()[-3], n_rows = mask_shape.end()[-2];
-    int64_t n_keys = mask_shape.end()[-1];
-    int64_t row_tiles = ceil_div(n_rows, kTaskRows), key_tiles = ceil_div(n_keys, kTaskKeys);
-    int64_t n_tiles = row_tiles * key_tiles;
-    parallel_for(batches.size() * n_heads * n_tiles, [&](int64_t task) {
-      int64_t head = task / n_tiles, row = task % n_tiles / key_tiles * kTaskRows;
-      int64_t key = task % key_tiles * kTaskKeys;
-      kernels.mask_grad(params, batches[head / n_heads], head % n_heads,
-                        {row, std::min(row + kTaskRows, n_rows)},
-                        {key, std::min(key + kTaskKeys, n_keys)});
-    });
-  }
+  AttentionGradMask mask;
 };
 
 }  // namespace
@@ -287,6 +274,7 @@ void ScaledDotProductAttention::eval_cpu(const std::vector<mx::array>& inputs,
   count("scaled_dot_product_attention", "cpu", "fused");
   auto launch = std::make_shared<Launch>(inputs, settings_, attention_batch(inputs, settings_),
                                          outputs, stream());
+  launch->take_workspace(attention_workspace(launch->params.forward), stream());
   mx::cpu::get_command_encoder(stream()).dispatch([launch] {
     if (launch->load()) launch->forward();
   });
@@ -299,7 +287,6 @@ void ScaledDotProductAttentionVJP::eval_cpu(const std::vector<mx::array>& inputs
   auto batch = attention_batch(inputs, settings_);
   auto launch = std::make_shared<Launch>(inputs, settings_, batch, outputs, stream());
   auto& params = launch->params;
-  const auto& p = params.forward;
   int n = settings_.n_inputs();
   launch->operands.bind(params.out, inputs[n], "hij");
   launch->operands.bind(params.lse, inputs[n + 1], "hi");
@@ -307,20 +294,8 @@ void ScaledDotProductAttentionVJP::eval_cpu(const std::vector<mx::array>& inputs
   launch->operands.bind(params.d_lse, inputs[n + 3], "hi");
   params.grad_type = *float_type(outputs[0].dtype());
   if (wants_alibi_) params.d_alibi = outputs.back().data<float>();
-  if (wants_mask_) {
-    launch->mask_shape = outputs[3].shape();
-    auto strides = contiguous_strides(launch->mask_shape);
-    launch->mask_offsets = batch_offsets(launch->mask_shape, strides, batch, 3);
-    auto stride = [&](int axis) {
-      return launch->mask_shape.end()[axis] == 1 ? 0 : strides.end()[axis];
-    };
-    params.d_mask = {
-        outputs[3].data<float>(), launch->mask_offsets.data(), stride(-3), stride(-2), stride(-1),
-        FloatType::kFloat32};
-  }
-  mx::Shape sums{static_cast<int>(p.n_batch * p.n_kv_heads), static_cast<int>(p.n_k),
-                 static_cast<int>(p.d + p.d_v)};
-  launch->sums = temporary(sums, mx::float32, stream()).data<float>();
+  if (wants_mask_) launch->bind_mask_grad(outputs[3], batch);
+  launch->take_workspace(attention_grad_workspace(params), stream());
   mx::cpu::get_command_encoder(stream()).dispatch([launch] {
     if (launch->load()) launch->backward();
   });

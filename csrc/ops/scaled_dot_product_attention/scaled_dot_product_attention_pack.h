@@ -1,0 +1,142 @@
+#pragma once
+
+// Rows of an operand, dense or quantized, as float32 in the layouts of the products.
+
+#include "formats/affine_simd.h"
+#include "ops/scaled_dot_product_attention/scaled_dot_product_attention_params.h"
+#include "ops/scaled_dot_product_attention/scaled_dot_product_attention_product.h"
+
+namespace mto::MTO_ISA {
+namespace {
+
+constexpr int64_t round_up(int64_t n, int64_t multiple) {
+  return (n + multiple - 1) / multiple * multiple;
+}
+
+// n <= kLanes elements, and zeros behind them.
+MTO_INLINE Vec load_part(FloatType type, const void* base, int64_t index, int64_t n) {
+  if (n >= kLanes) return load_as(type, base, index);
+  alignas(64) char part[kLanes * sizeof(float)] = {};
+  std::memcpy(part, static_cast<const char*>(base) + index * size_of(type), n * size_of(type));
+  return load_as(type, part, 0);
+}
+
+// Calls f with the type as a constant.
+template <typename F>
+MTO_INLINE void with_type(FloatType type, F&& f) {
+  switch (type) {
+    case FloatType::kFloat32:
+      return f(Index<static_cast<int>(FloatType::kFloat32)>{});
+    case FloatType::kFloat16:
+      return f(Index<static_cast<int>(FloatType::kFloat16)>{});
+    default:
+      return f(Index<static_cast<int>(FloatType::kBFloat16)>{});
+  }
+}
+
+// Rows of width `d`, row i at element `first + i * stride`.
+struct RowSource {
+  FloatType type;
+  const void* base;
+  int64_t first, stride, d;
+};
+
+// Panels of Width rows, each transposed: element (row, column) of a panel at column * Width + row.
+// Rows n .. n_padded are zeros. All elements are multiplied by `factor`.
+template <int Width>
+MTO_APART MTO_FLAT void pack_transposed(const RowSource& rows, int n, int n_padded, float factor,
+                                        float* out) {
+  with_type(rows.type, [&](auto type_index) {
+    constexpr auto kType = static_cast<FloatType>(type_index.value);
+    Vec factors = broadcast(factor);
+    for (int row = 0; row < n_padded; row += kLanes) {
+      float* panel = out + row / Width * Width * rows.d + row % Width;
+      for (int64_t column = 0; column < rows.d; column += kLanes) {
+        int64_t n_columns = std::min<int64_t>(kLanes, rows.d - column);
+        Vec square[kLanes];
+        for (int i = 0; i < kLanes; ++i) {
+          int64_t at = rows.first + (row + i) * rows.stride + column;
+          square[i] = row + i < n ? load_part(kType, rows.base, at, n_columns) : zero();
+        }
+        transpose(square);
+        for (int i = 0; i < n_columns; ++i) {
+          store(panel + (column + i) * Width, mul(square[i], factors));
+        }
+      }
+    }
+  });
+}
+
+// Panels of kWidth columns, rows one after the other; panels are `panel_stride` floats apart.
+MTO_APART MTO_FLAT void pack_rows(const RowSource& rows, int n, float factor, float* out,
+                                  int64_t panel_stride) {
+  with_type(rows.type, [&](auto type_index) {
+    constexpr auto kType = static_cast<FloatType>(type_index.value);
+    Vec factors = broadcast(factor);
+    for (int row = 0; row < n; ++row) {
+      for (int64_t column = 0; column < rows.d; column += kLanes) {
+        float* at = out + column / kWidth * panel_stride + row * kWidth + column % kWidth;
+        Vec values =
+            load_part(kType, rows.base, rows.first + row * rows.stride + column, rows.d - column);
+        store(at, mul(values, factors));
+      }
+    }
+  });
+}
+
+// Rows first .. first + n of a left panel, all of it or a part.
+MTO_APART void pack_left(const RowSource& rows, int first, int n, float factor, float* panel) {
+  if (n == kLeftWidth) return pack_transposed<kLeftWidth>(rows, n, n, factor, panel);
+  for (int row = 0; row < n; ++row) {
+    for (int64_t column = 0; column < rows.d; ++column) {
+      float value = load_one(rows.type, rows.base, rows.first + row * rows.stride + column);
+      panel[column * kLeftWidth + first + row] = value * factor;
+    }
+  }
+}
+
+inline RowSource rows_of(const AttentionOperand& operand, int64_t b, int64_t h, int64_t first,
+                         int64_t d) {
+  return {operand.type, operand.data, operand.offset(b, h, first), operand.row, d};
+}
+
+// Decodes n rows from `first` on, one after the other.
+MTO_APART MTO_FLAT void decode_rows(const AttentionPacked& packed, int64_t b, int64_t h,
+                                    int64_t first, int n, int64_t d, float* out) {
+  dispatch_affine_bits(packed.bits, [&]<int Bits>() {
+    for (int row = 0; row < n; ++row) {
+      auto codes =
+          static_cast<const uint8_t*>(packed.codes.data) + packed.codes.offset(b, h, first + row);
+      int64_t scale = packed.scales.offset(b, h, first + row);
+      int64_t bias = packed.biases.offset(b, h, first + row);
+      for (int64_t column = 0; column < d; column += packed.group_size, ++scale, ++bias) {
+        auto group =
+            AffineGroup<Bits>::make(load_one(packed.scales.type, packed.scales.data, scale),
+                                    load_one(packed.biases.type, packed.biases.data, bias));
+        for (int i = 0; i < packed.group_size; i += kBlock, codes += block_bytes(Bits)) {
+          unroll<kVecsPerBlock>([&](auto v) {
+            store(out + i + v.value * kLanes, affine_decode<Bits, v.value>(codes, group));
+          });
+        }
+        out += packed.group_size;
+      }
+    }
+  });
+}
+
+// Keys or values of one KV head. Quantized ones are decoded into `scratch`, kStep rows of it.
+struct KeyRows {
+  const AttentionOperand& dense;
+  const AttentionPacked& packed;
+  int64_t b, h, d;
+  float* scratch;
+
+  RowSource rows(int64_t first, int n) const {
+    if (!packed.codes) return rows_of(dense, b, h, first, d);
+    decode_rows(packed, b, h, first, n, d, scratch);
+    return {FloatType::kFloat32, scratch, 0, d, d};
+  }
+};
+
+}  // namespace
+}  // namespace mto::MTO_ISA
