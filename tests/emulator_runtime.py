@@ -24,6 +24,10 @@ TRACE = [
     *("-mllvm", "-asan-kernel-mem-intrinsic-prefix=1", "-mllvm", "-asan-stack=0"),
     *("-mllvm", "-asan-globals=0", "-mllvm", "-asan-opt=0", "-mllvm", "-asan-opt-same-temp=0"),
 ]
+VALUES = [
+    *("-DEMU_VALUES", "-O0", "-emit-llvm", "-Xclang", "-disable-O0-optnone"),
+    *("-Xclang", "-fsanitize=kernel-memory", "-Xclang", "-fno-sanitize-memory-param-retval"),
+]
 POLICIES = [
     *("order", "seed", "layout", "multiply_accumulates", "fresh_zero", "incompatible"),
     *("static_k_traps", "relaxed_truncates", "row_owner", "guard_begin", "stack_kib"),
@@ -52,9 +56,25 @@ def compile_runtime(folder: Path, *flags: str) -> Path:
     return compiled
 
 
-def compile_kernels(source: Path, folder: Path, *flags: str) -> Path:
+def compile_kernels(source: Path, folder: Path, *flags: str, watch: str = "nothing") -> Path:
     compiled = folder / f"{source.stem}.o"
-    run_zig("c++", *COMPILE, "-nostdinc++", *flags, "-c", str(source), "-o", str(compiled))
+    flags = (*COMPILE, "-nostdinc++", *flags)
+    if watch == "accesses":
+        flags += (*TRACE,)
+    if watch == "values":
+        first = compiled.with_suffix(".bc")
+        run_zig("c++", *flags, *VALUES, "-c", str(source), "-o", str(first))
+        run_zig(
+            "c++",
+            *flags,
+            "-Wno-unused-command-line-argument",
+            "-c",
+            str(first),
+            "-o",
+            str(compiled),
+        )
+        return compiled
+    run_zig("c++", *flags, "-c", str(source), "-o", str(compiled))
     return compiled
 
 
@@ -68,7 +88,7 @@ def link(folder: Path, name: str, *objects: Path) -> Path:
 def build(kernels: Path, folder: Path, trace: bool = False) -> Path:
     """Compiles one file of kernels and the runtime into a shared library."""
     runtime = compile_runtime(folder, *(["-DEMU_TRACE"] if trace else []))
-    objects = runtime, compile_kernels(kernels, folder, *(TRACE if trace else []))
+    objects = runtime, compile_kernels(kernels, folder, watch="accesses" if trace else "nothing")
     return link(folder, kernels.stem, *objects)
 
 

@@ -1,5 +1,5 @@
-// Launches kernels of runtime_kernels.cpp and prints what came of it, one JSON object a line. A
-// program rather than a library, so that it can run under an emulator of another processor.
+// Launches kernels of runtime_kernels.cpp and prints what came of it, as JSON objects. A program
+// rather than a library, so that it can run under an emulator of another processor.
 
 #include <stdio.h>
 
@@ -35,6 +35,7 @@ int main() {
   launch("write_null", out, 4);
   launch("overflow_stack", out, 4);
   launch("barrier_after_exit", out, 64);
+  launch("read_uninitialised", out, 32);
   EmuPolicies limited = {};
   limited.time_limit_ms = 200;
   int flag[1] = {};
