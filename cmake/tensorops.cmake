@@ -61,5 +61,6 @@ function(tensorops_embed_metal)
     set(encoder csrc/metal/emulated_encoder.cpp)
   endif()
   set(MTO_METAL_SOURCES "${output}" "${encoder}" csrc/metal/kernel.cpp csrc/metal/recorder.cpp
+    csrc/metal/trial.cpp csrc/metal/verdict_file.cpp csrc/metal/verification.cpp
     PARENT_SCOPE)
 endfunction()

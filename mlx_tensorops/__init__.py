@@ -5,6 +5,7 @@ from mlx_tensorops import _guard
 _guard.check()
 
 from mlx_tensorops.drop_in import drop_in  # noqa: E402
+from mlx_tensorops.metal_source import metal_source  # noqa: E402
 from mlx_tensorops.ops import (  # noqa: E402
     dequantize,
     merge_attention,
@@ -21,6 +22,7 @@ __all__ = [
     "dequantize",
     "drop_in",
     "merge_attention",
+    "metal_source",
     "patch",
     "patched",
     "quantize",

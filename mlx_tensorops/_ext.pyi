@@ -95,11 +95,7 @@ def scaled_dot_product_attention(
 
 class QuantizedOperand:
     def __init__(
-        self,
-        arrays: Sequence[mlx.core.array],
-        group_size: int | None,
-        bits: int | None,
-        mode: str,
+        self, arrays: Sequence[mlx.core.array], group_size: int | None, bits: int | None, mode: str
     ) -> None: ...
 
 def quantized_scaled_dot_product_attention(
@@ -154,7 +150,7 @@ class MetalKernel:
     @property
     def function(self) -> str: ...
     @property
-    def constants(self) -> list: ...
+    def constants(self) -> list[tuple[int, bool | int | int | float]]: ...
     @property
     def host_name(self) -> str: ...
     @property
@@ -164,10 +160,43 @@ class MetalKernel:
 
 def set_metal_emulation(
     run: object | None,
+    source: object | None = None,
     macos_major: int = 0,
     macos_minor: int = 0,
     architecture: str = "",
     build: str = "",
+    verified: bool = False,
 ) -> None: ...
+def without_emulation(run: Callable[[], object]) -> object: ...
+def verdicts() -> list[tuple[MetalKernel, str, bool]]:
+    """Of this process: (kernel, its fault or nothing, remembered)."""
+
 def metal_kernels(a: mlx.core.array) -> list[MetalKernel]:
     """The Metal kernels that would compute a lazy array of one of our ops."""
+
+def place(
+    stream: mlx.core.Stream
+    | mlx.core.ThreadLocalStream
+    | mlx.core.Device
+    | mlx.core.DeviceType
+    | None,
+) -> tuple[str, str]: ...
+def coverage(
+    backend: str,
+    dtypes: Sequence[tuple[str, mlx.core.Dtype]],
+    bits: int,
+    group_size: int,
+    mode: str,
+) -> tuple[str, bool]: ...
+def reason_against(
+    backend: str, unfit: str, unsupported: str, mlx_has_kernel: bool, route: str
+) -> str:
+    """
+    Why an op gives such a call to MLX's, or an empty string: what the ops ask themselves.
+    """
+
+def check_route(op: str, route: str) -> None: ...
+def last_reason() -> str:
+    """
+    What sent the last call of this thread to MLX's op, or an empty string.
+    """

@@ -11,13 +11,14 @@ from typing import Any
 
 import mlx.core as mx
 
+from mlx_tensorops import _ext
 from mlx_tensorops.ops.dequantize import dequantize
 from mlx_tensorops.ops.quantize import quantize
 from mlx_tensorops.ops.quantized_matmul import quantized_matmul
 from mlx_tensorops.ops.scaled_dot_product_attention import scaled_dot_product_attention
 from mlx_tensorops.patch.attention import rebind_imported, why_not
 from mlx_tensorops.patch.records import count_op_fallback
-from mlx_tensorops.patch.routing import on_cpu, route, with_defaults
+from mlx_tensorops.patch.routing import check_route, decide, with_defaults
 
 # MLX's own ops, kept before drop_in() can have replaced them.
 _mlx_quantize = mx.quantize
@@ -30,6 +31,9 @@ ONLY_MLX = "arguments that only MLX takes"
 
 class DropIn:
     """The handle of one ``drop_in()``: ``undo()`` it, or leave its ``with`` block."""
+
+    def __init__(self, route: str) -> None:
+        self.route = route
 
     def undo(self) -> None:
         """Give MLX's names back once every ``drop_in()`` is undone; a second call does nothing."""
@@ -52,7 +56,7 @@ class DropIn:
         self.undo()
 
 
-def drop_in() -> DropIn:
+def drop_in(*, route: str | None = None) -> DropIn:
     """Let MLX's quantized ops and its attention run our ops.
 
     These are ``mx.quantize``, ``mx.dequantize``, ``mx.quantized_matmul`` and
@@ -63,16 +67,25 @@ def drop_in() -> DropIn:
     that ``mx.compile`` has traced keep MLX's ops. What only MLX supports runs MLX's op and is
     counted in ``report()``.
 
-    Calls nest: MLX's ops are back when each handle is undone, in any order.
+    Calls nest: MLX's ops are back when each handle is undone, in any order; the route is that of
+    the last one.
+
+    Args:
+        route (str, optional): ``"ours"``, ``"mlx"``, or ``"auto"``: ours, but on a Mac MLX's where
+            MLX has a kernel for the very case; as of the ops. Default: ``None``, which is
+            ``"auto"``.
 
     Returns:
         DropIn: Has ``undo()``, and is a context manager that calls it.
+
+    Raises:
+        ValueError: there is no such route.
 
     Example:
         >>> with mto.drop_in():
         ...     y = mx.quantized_matmul(x, w_q, scales, biases)
     """
-    handle = DropIn()
+    handle = DropIn(check_route("drop_in", route))
     with _lock:
         if not _handles:
             _install()
@@ -110,9 +123,11 @@ def _quantize(
     reason = ONLY_MLX
     parameters = with_defaults(group_size, bits, mode)
     if parameters and _are_arrays(w) and global_scale is None:
-        reason = route("quantize", None, w.dtype, None, *parameters, on_cpu(stream)).reason
+        reason = decide(
+            "quantize", None, w.dtype, None, *parameters, _current_route(), stream
+        ).reason
     if not reason:
-        return list(quantize(w, group_size, bits, mode, stream=stream))
+        return list(quantize(w, group_size, bits, mode, route=_current_route(), stream=stream))
     result = _mlx_quantize(w, group_size, bits, mode, global_scale=global_scale, stream=stream)
     count_op_fallback("quantize", reason)
     return result
@@ -142,11 +157,28 @@ def _dequantize(
         and global_scale is None
     ):
         biases_dtype = None if biases is None else biases.dtype
-        reason = route(
-            "dequantize", None, scales.dtype, biases_dtype, *parameters, on_cpu(stream), dtype
+        reason = decide(
+            "dequantize",
+            None,
+            scales.dtype,
+            biases_dtype,
+            *parameters,
+            _current_route(),
+            stream,
+            dtype,
         ).reason
     if not reason:
-        return dequantize(w, scales, biases, group_size, bits, mode, dtype=dtype, stream=stream)
+        return dequantize(
+            w,
+            scales,
+            biases,
+            group_size,
+            bits,
+            mode,
+            dtype=dtype,
+            route=_current_route(),
+            stream=stream,
+        )
     result = _mlx_dequantize(
         w, scales, biases, group_size, bits, mode, global_scale, dtype, stream=stream
     )
@@ -172,14 +204,29 @@ def _quantized_matmul(
     parameters = with_defaults(group_size, bits, mode)
     if parameters and _are_arrays(x, w, scales) and (biases is None or _are_arrays(biases)):
         biases_dtype = None if biases is None else biases.dtype
-        dtype, reason = route(
-            "quantized_matmul", x.dtype, scales.dtype, biases_dtype, *parameters, on_cpu(stream)
+        dtype, reason = decide(
+            "quantized_matmul",
+            x.dtype,
+            scales.dtype,
+            biases_dtype,
+            *parameters,
+            _current_route(),
+            stream,
         )
     if not reason:
         if x.dtype != dtype:
             x = x.astype(dtype, stream=stream)
         return quantized_matmul(
-            x, w, scales, biases, transpose, group_size, bits, mode, stream=stream
+            x,
+            w,
+            scales,
+            biases,
+            transpose,
+            group_size,
+            bits,
+            mode,
+            route=_current_route(),
+            stream=stream,
         )
     result = _mlx_quantized_matmul(
         x, w, scales, biases, transpose, group_size, bits, mode, stream=stream
@@ -203,10 +250,19 @@ def _scaled_dot_product_attention(
     reason = ONLY_MLX
     if _are_arrays(q, k, v) and q.ndim > 0 and v.ndim > 0:
         dtype = mx.result_type(q, k, v)
-        reason = why_not(dtype, q.shape[-1], v.shape[-1], on_cpu(stream))
+        place = _ext.place(stream)
+        reason = why_not(dtype, q.shape[-1], v.shape[-1], place, _current_route())
     if not reason:
         return scaled_dot_product_attention(
-            q, k, v, scale=scale, mask=mask, sinks=sinks, force_fused=force_fused, stream=stream
+            q,
+            k,
+            v,
+            scale=scale,
+            mask=mask,
+            sinks=sinks,
+            route=_current_route(),
+            force_fused=force_fused,
+            stream=stream,
         )
     result = _mlx_attention(
         q, k, v, scale=scale, mask=mask, sinks=sinks, force_fused=force_fused, stream=stream
@@ -225,6 +281,12 @@ _replacements: dict[str, tuple[ModuleType, Callable[..., Any], Callable[..., Any
 }
 # What mlx.core held: usually MLX's ops, or what another program had put there.
 _previous: dict[str, Any] = {}
+
+
+def _current_route() -> str:
+    # Another thread may undo the last handle while this one is in a call.
+    handles = _handles[-1:]
+    return handles[0].route if handles else "auto"
 
 
 def _install() -> None:

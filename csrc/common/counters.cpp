@@ -3,6 +3,7 @@
 #include <functional>
 #include <map>
 #include <mutex>
+#include <utility>
 
 namespace mto {
 namespace {
@@ -11,15 +12,20 @@ using Key = std::tuple<std::string, std::string, std::string>;
 
 std::mutex mutex;
 std::map<Key, int64_t, std::less<>> counts;
+thread_local bool counting = true;
 
 }  // namespace
 
 void count(std::string_view op, std::string_view backend, std::string_view outcome) {
+  if (!counting) return;
   std::lock_guard<std::mutex> lock(mutex);
   auto at = counts.find(std::tie(op, backend, outcome));
   if (at == counts.end()) at = counts.emplace(Key(op, backend, outcome), 0).first;
   ++at->second;
 }
+
+Uncounted::Uncounted() : before_(std::exchange(counting, false)) {}
+Uncounted::~Uncounted() { counting = before_; }
 
 std::vector<Counter> counters() {
   std::lock_guard<std::mutex> lock(mutex);

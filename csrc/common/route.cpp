@@ -3,58 +3,80 @@
 #include <algorithm>
 
 #include "common/counters.h"
+#include "metal/verification.h"
 
 namespace mto {
 namespace {
 
-// MLX has kernels for operands of one dtype, and converts where there are several.
-bool mlx_has_kernel(const Call& call) {
-  return std::all_of(call.dtypes.begin(), call.dtypes.end(),
-                     [&](const auto& operand) { return operand.second == call.dtypes[0].second; });
-}
+thread_local std::string last;
 
-// Why our kernel does not run the call; empty where it does.
-std::string reason_against(const Choice& choice, std::string_view route) {
-  if (route == "mlx") return "route mlx";
-  if (!choice.unsupported.empty() || backend_of(choice.stream) != "metal") {
-    return choice.unsupported;
+// MLX's op runs the call, if it may.
+bool give_away(std::string_view op, std::string_view backend, const std::string& reason,
+               bool force_fused) {
+  last = reason;
+  if (reason.empty()) return false;
+  if (force_fused) {
+    fail(op, "force_fused", "be False where no kernel of this package covers the call", reason);
   }
-  auto reason = metal::unfit(*metal::device_of(choice.stream));
-  if (!reason.empty()) return reason;
-  bool chosen = route == "ours" || choice.force_fused;
-  return chosen || !choice.mlx_has_kernel ? "" : "route auto: MLX has a kernel";
+  count(op, backend, reason);
+  return true;
 }
 
 }  // namespace
 
+Place place_of(mx::Stream stream) {
+  if (auto device = metal::device_of(stream)) return {"metal", metal::unfit(*device)};
+  return {stream.device == mx::Device::gpu ? "gpu" : "cpu", ""};
+}
+
+std::string backend_of(mx::Stream stream) { return place_of(stream).backend; }
+
+Coverage coverage_of(const Place& place, const Format& format, const NamedDtypes& dtypes) {
+  // MLX has kernels for operands of one dtype, and converts where there are several.
+  bool one_dtype = std::all_of(dtypes.begin(), dtypes.end(), [&](const auto& operand) {
+    return operand.second == dtypes[0].second;
+  });
+  return {unsupported(place.backend, format, dtypes), one_dtype};
+}
+
+std::string reason_against(const Place& place, const Coverage& coverage, std::string_view route,
+                           bool chosen) {
+  if (route == "mlx") return "route mlx";
+  if (!coverage.unsupported.empty()) return coverage.unsupported;
+  if (!place.unfit.empty()) return place.unfit;
+  if (place.backend != "metal" || chosen || route == "ours") return "";
+  return coverage.mlx_has_kernel ? "route auto: MLX has a kernel" : "";
+}
+
+void check_route(std::string_view op, std::string_view route) {
+  if (route != "auto" && route != "ours" && route != "mlx") {
+    fail(op, "route", "be \"ours\", \"mlx\" or \"auto\"", "\"" + std::string(route) + "\"");
+  }
+}
+
 bool takes_call(const Call& call) {
-  auto reason = unsupported(backend_of(call.stream), call.format, call.dtypes);
+  auto [unsupported, mlx_has_kernel] = coverage_of(place_of(call.stream), call.format, call.dtypes);
   return takes_call(
-      {call.op, call.stream, reason, mlx_has_kernel(call), call.route, call.force_fused});
+      {call.op, call.stream, unsupported, mlx_has_kernel, call.route, call.force_fused});
 }
 
 bool takes_call(const Choice& choice) {
   auto route = choice.route.value_or("auto");
-  if (route != "auto" && route != "ours" && route != "mlx") {
-    fail(choice.op, "route", "be \"ours\", \"mlx\" or \"auto\"", "\"" + route + "\"");
-  }
+  check_route(choice.op, route);
   if (route == "mlx" && choice.force_fused) {
     fail(choice.op, "route", "be \"ours\" or \"auto\" where force_fused is set", "\"mlx\"");
   }
-  auto reason = reason_against(choice, route);
-  if (reason.empty()) return true;
-  if (choice.force_fused) {
-    fail(choice.op, "force_fused", "be False where no kernel of this package covers the call",
-         reason);
-  }
-  count(choice.op, backend_of(choice.stream), reason);
-  return false;
+  auto place = place_of(choice.stream);
+  Coverage coverage{choice.unsupported, choice.mlx_has_kernel};
+  auto reason = reason_against(place, coverage, route, choice.force_fused);
+  return !give_away(choice.op, place.backend, reason, choice.force_fused);
 }
 
-std::string backend_of(mx::Stream stream) {
-  if (metal::device_of(stream)) return "metal";
-  return stream.device == mx::Device::gpu ? "gpu" : "cpu";
+bool may_run(std::string_view op, const mx::array& a, bool force_fused) {
+  return !give_away(op, "metal", metal::distrust(a), force_fused);
 }
+
+const std::string& last_reason() { return last; }
 
 std::vector<mx::array> kernel_inputs(std::vector<mx::array> inputs, mx::Stream stream) {
   if (!metal::device_of(stream)) return inputs;

@@ -4,6 +4,7 @@
 #include <future>
 
 #include "metal/emulation.h"
+#include "metal/verification.h"
 
 namespace mto::metal {
 namespace {
@@ -53,7 +54,7 @@ class EmulatedEncoder : public Encoder {
 
   void dispatch(Size threadgroups, Size threads) override {
     wait_for(stream_);
-    emulation_->launch({kernel_, buffers_, threadgroup_memory_, threadgroups, threads});
+    emulation_->launch({kernel_, buffers_, threadgroup_memory_, threadgroups, threads, in_trial()});
   }
 
   void keep(const mx::array&) override {}
@@ -72,9 +73,12 @@ class EmulatedEncoder : public Encoder {
 
 void set_emulation(std::shared_ptr<const Emulation> emulation) {
   current.store(std::move(emulation));
+  forget_verdicts();
 }
 
-std::shared_ptr<const Emulation> emulation() { return current.load(); }
+std::shared_ptr<const Emulation> emulation() {
+  return WithoutEmulation::active ? nullptr : current.load();
+}
 
 std::shared_ptr<const Device> device_of(mx::Stream stream) {
   auto active = emulation();

@@ -35,12 +35,27 @@ class Encoder {
   }
 };
 
+// Of each input.
+using TrialShapes = std::vector<mx::Shape>;
+// Small ones have tails in every dimension. Large ones are there because compilers have made
+// kernels that were right up to some size and wrong beyond.
+enum class TrialSize { kSmall, kLarge };
+
 // An op that has Metal kernels.
 class MetalPrimitive {
  public:
   virtual ~MetalPrimitive() = default;
   virtual void eval_metal(Encoder& encoder, const std::vector<mx::array>& inputs,
                           std::vector<mx::array>& outputs) = 0;
+
+  // What metal/verification.h needs to try out the kernels that the op runs for `inputs`: the op on
+  // another stream; shapes of inputs that may reach these very kernels, to be tried in order; and
+  // values for which every right kernel, the CPU's too, gives the same bits.
+  virtual std::shared_ptr<mx::Primitive> on(mx::Stream stream) const = 0;
+  virtual std::vector<TrialShapes> trial_shapes(const std::vector<mx::array>& inputs,
+                                                TrialSize size) const = 0;
+  virtual std::vector<mx::array> trial_inputs(const TrialShapes& shapes,
+                                              const std::vector<mx::array>& inputs) const = 0;
 };
 
 // The device behind a stream, null where its kernels are not Metal's.

@@ -1,5 +1,6 @@
 #include <mlx/primitives.h>
 
+#include "common/counters.h"
 #include "metal/emulation.h"
 
 namespace mto::metal {
@@ -30,6 +31,7 @@ std::vector<Kernel> kernels_of(const mx::array& a) {
     outputs.emplace_back(output.shape(), output.dtype(), nullptr, std::vector<mx::array>{});
   }
   Recorder recorder;
+  Uncounted uncounted;
   primitive->eval_metal(recorder, a.inputs(), outputs);
   return recorder.kernels;
 }

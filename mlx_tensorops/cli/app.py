@@ -10,9 +10,10 @@ import typer
 from mlx_tensorops.cli.convert import convert
 from mlx_tensorops.cli.generate import generate
 from mlx_tensorops.cli.info import info
+from mlx_tensorops.cli.selftest import selftest
 
 app = typer.Typer(
-    help="Quantized ops for MLX: look at the installation, convert and run models.",
+    help="Quantized ops for MLX: look at the installation, test it, convert and run models.",
     add_completion=False,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -38,5 +39,5 @@ def _with_short_errors(command: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
-for _command in (info, convert, generate):
+for _command in (info, selftest, convert, generate):
     app.command()(_with_short_errors(_command))

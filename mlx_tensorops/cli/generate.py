@@ -88,5 +88,10 @@ def patch_lines(found: Report) -> Iterator[str]:
     )
     for reason, count in fallbacks.most_common():
         yield f"  {count} fallbacks: {reason}"
+    by_choice: Counter[str] = Counter()
+    for row in found.modules:
+        by_choice.update(row.by_choice)
+    for reason, count in by_choice.most_common():
+        yield f"  {count} calls left to MLX's ops: {reason}"
     for reason, count in Counter(row.reason for row in found.left_alone).most_common():
         yield f"  {count} modules left alone: {reason}"

@@ -28,7 +28,6 @@ from mlx_tensorops.ops.quantized_scaled_dot_product_attention import (
 )
 from mlx_tensorops.ops.scaled_dot_product_attention import scaled_dot_product_attention
 from mlx_tensorops.patch.records import Record
-from mlx_tensorops.patch.routing import backend, on_cpu
 
 BASE = "mlx_lm.models.base"
 NAME = "scaled_dot_product_attention"
@@ -48,9 +47,17 @@ _classes: dict[type[nn.Module], type[nn.Module]] = {}
 
 
 @functools.lru_cache(maxsize=1024)
-def why_not(dtype: mx.Dtype, d: int, d_v: int, is_cpu: bool) -> str:
-    """Why no kernel of ours covers such an attention; empty where one does."""
-    return _ext.supports_attention(backend(is_cpu), dtype, d, d_v)
+def why_not(
+    dtype: mx.Dtype,
+    d: int,
+    d_v: int,
+    place: tuple[str, str],
+    route: str,
+    mlx_has_kernel: bool = True,
+) -> str:
+    """Why MLX's code runs such an attention; empty where our op does. ``place`` as _ext has it."""
+    unsupported = _ext.supports_attention(place[0], dtype, d, d_v)
+    return _ext.reason_against(*place, unsupported, mlx_has_kernel, route)
 
 
 def _dispatch(
@@ -68,11 +75,17 @@ def _dispatch(
         arrays = (queries, keys[1], values[1]) if is_packed else (queries, keys, values)
         dtype = mx.result_type(*arrays)
         d_v = queries.shape[-1] if is_packed else values.shape[-1]
-        reason = why_not(dtype, queries.shape[-1], d_v, on_cpu())
+        route = record.route
+        # mlx-lm composes the attention over packed keys and values of several ops.
+        reason = why_not(
+            dtype, queries.shape[-1], d_v, _ext.place(None), route, mlx_has_kernel=not is_packed
+        )
         if not reason:
-            record.fused += 1
-            return _ours(queries.astype(dtype), keys, values, cache, scale, mask, sinks, is_packed)
-        record.fall_back(reason)
+            queries = queries.astype(dtype)
+            out = _ours(queries, keys, values, cache, scale, mask, sinks, is_packed, route)
+            record.count_op()
+            return out
+        record.given_to_mlx(reason)
     return _originals[NAME](queries, keys, values, cache, scale=scale, mask=mask, sinks=sinks)
 
 
@@ -85,13 +98,22 @@ def _ours(
     mask: Any,
     sinks: mx.array | None,
     is_packed: bool,
+    route: str,
 ) -> Any:
     if not is_packed:
         return scaled_dot_product_attention(
-            queries, keys, values, scale=scale, mask=mask, sinks=sinks
+            queries, keys, values, scale=scale, mask=mask, sinks=sinks, route=route
         )
     return quantized_scaled_dot_product_attention(
-        queries, keys, values, scale, mask, cache.group_size, cache.bits, sinks=sinks
+        queries,
+        keys,
+        values,
+        scale,
+        mask,
+        cache.group_size,
+        cache.bits,
+        sinks=sinks,
+        route=route,
     )
 
 

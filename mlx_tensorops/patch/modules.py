@@ -12,7 +12,7 @@ from mlx_tensorops.ops.dequantize import dequantize
 from mlx_tensorops.ops.quantized_matmul import quantized_matmul
 from mlx_tensorops.patch import attention
 from mlx_tensorops.patch.records import Record
-from mlx_tensorops.patch.routing import on_cpu, route
+from mlx_tensorops.patch.routing import decide
 
 RECORD = "_mto_record"
 
@@ -36,17 +36,20 @@ def run_matmul(
     scales, biases = module["scales"], module.get("biases")
     group_size, bits, mode = module.group_size, module.bits, module.mode
     biases_dtype = None if biases is None else biases.dtype
-    dtype, reason = route(
-        "quantized_matmul", x.dtype, scales.dtype, biases_dtype, group_size, bits, mode, on_cpu()
+    route = record.route
+    dtype, reason = decide(
+        "quantized_matmul", x.dtype, scales.dtype, biases_dtype, group_size, bits, mode, route
     )
     if reason:
-        record.fall_back(reason)
+        record.given_to_mlx(reason)
         return mlx_method(cls, name)(module, x)
-    record.fused += 1
     # MLX's dtype, not x's: a model must not change its working dtype by being patched.
     if x.dtype != dtype:
         x = x.astype(dtype)
-    y = quantized_matmul(x, module["weight"], scales, biases, True, group_size, bits, mode)
+    y = quantized_matmul(
+        x, module["weight"], scales, biases, True, group_size, bits, mode, route=route
+    )
+    record.count_op()
     return y + module["bias"] if has_bias else y
 
 
@@ -55,15 +58,19 @@ def run_look_up(module: Any, x: mx.array, record: Record) -> mx.array:
     scales, biases = module["scales"], module.get("biases")
     group_size, bits, mode = module.group_size, module.bits, module.mode
     biases_dtype = None if biases is None else biases.dtype
-    _, reason = route(
-        "dequantize", None, scales.dtype, biases_dtype, group_size, bits, mode, on_cpu()
+    route = record.route
+    _, reason = decide(
+        "dequantize", None, scales.dtype, biases_dtype, group_size, bits, mode, route
     )
     if reason:
-        record.fall_back(reason)
+        record.given_to_mlx(reason)
         return mlx_method(nn.QuantizedEmbedding, "__call__")(module, x)
-    record.fused += 1
     chosen_biases = None if biases is None else biases[x]
-    return dequantize(module["weight"][x], scales[x], chosen_biases, group_size, bits, mode)
+    rows = dequantize(
+        module["weight"][x], scales[x], chosen_biases, group_size, bits, mode, route=route
+    )
+    record.count_op()
+    return rows
 
 
 class _Patched:

@@ -9,6 +9,9 @@ from collections import Counter
 
 import mlx.nn as nn
 
+from mlx_tensorops import _ext
+from mlx_tensorops.patch.routing import is_choice
+
 warn_on_fallback = True
 
 _lock = threading.RLock()
@@ -27,9 +30,22 @@ class Record:
 
     ``fused`` is bumped without a lock: under the GIL a slot increment is not interrupted, and a
     lock would cost more than the count on a path that runs hundreds of times a token.
+
+    ``holders`` are the patches that hold the module, and the routes that they ask for; ``route`` is
+    that of the last one.
     """
 
-    __slots__ = ("_module", "aliases", "class_name", "fallbacks", "fused", "holders", "path")
+    __slots__ = (
+        "_module",
+        "aliases",
+        "by_choice",
+        "class_name",
+        "fallbacks",
+        "fused",
+        "holders",
+        "path",
+        "route",
+    )
 
     def __init__(self, path: str, class_name: str, module: nn.Module | None = None) -> None:
         self.path = path
@@ -37,7 +53,9 @@ class Record:
         self.aliases: list[str] = []
         self.fused = 0
         self.fallbacks: dict[str, int] = {}
-        self.holders = 0
+        self.by_choice: dict[str, int] = {}
+        self.holders: dict[int, str] = {}
+        self.route = "auto"
         self._module = None if module is None else weakref.ref(module)
 
     @property
@@ -45,18 +63,25 @@ class Record:
         """The module, or None once it is gone or where the record stands for a whole class."""
         return None if self._module is None else self._module()
 
-    @property
-    def n_calls(self) -> int:
-        """All calls, whichever code ran them."""
-        return self.fused + sum(self.fallbacks.values())
+    def hold(self, holder: object, route: str) -> None:
+        """Let a patch hold the module and say whose code runs it."""
+        self.holders[id(holder)] = route
+        self.route = route
 
-    def fall_back(self, reason: str) -> None:
-        """Count a call that MLX's own code runs, and warn when the reason is new."""
+    def release(self, holder: object) -> None:
+        """Undo ``hold``: the last patch that still holds the module says whose code runs it."""
+        del self.holders[id(holder)]
+        self.route = next(reversed(self.holders.values()), "auto")
+
+    def given_to_mlx(self, reason: str, *, warn: bool = True) -> None:
+        """Count a call that MLX's own code runs; warn of a fallback when its reason is new."""
+        chosen = is_choice(reason)
         with _lock:
-            self.fallbacks[reason] = self.fallbacks.get(reason, 0) + 1
+            counts = self.by_choice if chosen else self.fallbacks
+            counts[reason] = counts.get(reason, 0) + 1
             is_new = reason not in _warned
             _warned.add(reason)
-        if is_new and warn_on_fallback:
+        if is_new and warn and not chosen and warn_on_fallback:
             warnings.warn(
                 f"[patch] {self.path} ({self.class_name}) runs MLX's own code: {reason}. "
                 "Further calls for this reason are counted in report() without a warning.",
@@ -64,11 +89,21 @@ class Record:
                 stacklevel=4,
             )
 
+    def count_op(self) -> None:
+        """Count a call of our op by what the op did: it may know that its kernel is wrong."""
+        reason = _ext.last_reason()
+        if reason:
+            # There was a warning that names the kernel.
+            self.given_to_mlx(reason, warn=False)
+        else:
+            self.fused += 1
+
     def clear(self) -> None:
         """Set the counts to zero."""
         with _lock:
             self.fused = 0
             self.fallbacks = {}
+            self.by_choice = {}
 
 
 def new_record(path: str, class_name: str, module: nn.Module | None = None) -> Record:

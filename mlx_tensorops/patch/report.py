@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
+from mlx_tensorops.patch.routing import is_choice
+
 FUSED = "fused"
 
 # The path of the rows that stand for a whole class, under patch() without a model.
@@ -13,18 +15,27 @@ EVERY_MODEL = "(every model)"
 
 @dataclass(frozen=True)
 class ModuleRow:
-    """One patched module: its calls by who ran them. ``aliases`` are further paths to it."""
+    """One patched module: its calls by who ran them, and why where that was MLX.
+
+    ``by_choice`` are those that the route gave to MLX, ``aliases`` further paths to the module.
+    """
 
     path: str
     class_name: str
     fused: int
     fallbacks: dict[str, int] = field(default_factory=dict)
     aliases: tuple[str, ...] = ()
+    by_choice: dict[str, int] = field(default_factory=dict)
 
     @property
     def n_fallbacks(self) -> int:
-        """Calls that MLX's own code ran."""
+        """Calls that MLX's own code ran because ours could not."""
         return sum(self.fallbacks.values())
+
+    @property
+    def n_by_choice(self) -> int:
+        """Calls that MLX's own code ran because the route said so."""
+        return sum(self.by_choice.values())
 
 
 @dataclass(frozen=True)
@@ -38,12 +49,17 @@ class LeftAlone:
 
 @dataclass(frozen=True)
 class OpRow:
-    """Calls of one op: ``outcome`` is ``"fused"`` or the reason of the fallback."""
+    """Calls of one op: ``outcome`` is ``"fused"`` or the reason why MLX's op ran."""
 
     op: str
     backend: str
     outcome: str
     count: int
+
+    @property
+    def is_fallback(self) -> bool:
+        """Whether MLX's op ran because ours could not."""
+        return self.outcome != FUSED and not is_choice(self.outcome)
 
 
 @dataclass(frozen=True)
@@ -67,10 +83,17 @@ class Report:
     def total_fallbacks(self) -> int:
         """Calls that MLX ran although a patched module, an op of ours or ``drop_in`` was called.
 
-        With ``patch`` and ``drop_in`` on at once, one call may pass, and be counted at, both.
+        Those that a route gave to MLX are not among them. One call may pass, and be counted at, a
+        patched module, ``drop_in`` and an op.
         """
         modules = sum(row.n_fallbacks for row in self.modules)
-        return modules + sum(row.count for row in self.ops if row.outcome != FUSED)
+        return modules + sum(row.count for row in self.ops if row.is_fallback)
+
+    @property
+    def total_by_choice(self) -> int:
+        """Calls that a route gave to MLX, counted like ``total_fallbacks``."""
+        modules = sum(row.n_by_choice for row in self.modules)
+        return modules + sum(row.count for row in self.ops if is_choice(row.outcome))
 
     @property
     def never_called(self) -> tuple[ModuleRow, ...]:
@@ -78,7 +101,7 @@ class Report:
         return tuple(
             row
             for row in self.modules
-            if not row.fused and not row.fallbacks and row.path != EVERY_MODEL
+            if not row.fused and not row.fallbacks and not row.by_choice and row.path != EVERY_MODEL
         )
 
     def reset(self) -> None:
@@ -94,6 +117,10 @@ class Report:
             + (f" ({_by_class(self.modules)})" if self.modules else ""),
             f"module calls through our ops: {self.total_fused}, "
             f"fallbacks to MLX: {self.total_fallbacks}",
+        ]
+        lines += [
+            f"module calls left to MLX by choice: {count} ({reason})"
+            for reason, count in sorted(_by_choice(self.modules).items())
         ]
         if self.never_called:
             lines.append(
@@ -115,6 +142,13 @@ class Report:
 
     def __str__(self) -> str:
         return self.summary()
+
+
+def _by_choice(rows: tuple[ModuleRow, ...]) -> Counter[str]:
+    counts: Counter[str] = Counter()
+    for row in rows:
+        counts.update(row.by_choice)
+    return counts
 
 
 def _by_class(rows: tuple[ModuleRow, ...]) -> str:

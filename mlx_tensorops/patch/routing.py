@@ -13,24 +13,33 @@ import mlx.core as mx
 
 from mlx_tensorops import _ext
 
-PARAMETER_DTYPES = (mx.float32, mx.float16, mx.bfloat16)
-
 # MLX's defaults for (group_size, bits).
 DEFAULTS = {"affine": (64, 4), "mxfp4": (32, 4), "nvfp4": (16, 4), "mxfp8": (32, 8)}
 
 
-class Route(NamedTuple):
+class Decision(NamedTuple):
     """Where a call goes: ``dtype`` is MLX's output dtype, an empty ``reason`` means our op."""
 
     dtype: mx.Dtype
     reason: str
 
 
-def backend(is_cpu: bool) -> str:
-    """The name of the backend that runs a call, as the extension has it."""
-    if is_cpu:
-        return "cpu"
-    return "metal" if mx.metal.is_available() else "cuda"
+def check_route(who: str, route: str | None) -> str:
+    """The route that ``None`` stands for, or the same.
+
+    Raises:
+        ValueError: there is no such route.
+    """
+    chosen = "auto" if route is None else route
+    if not isinstance(chosen, str):
+        raise ValueError(f'[{who}] route must be "ours", "mlx" or "auto", got {chosen!r}.')
+    _ext.check_route(who, chosen)
+    return chosen
+
+
+def is_choice(reason: str) -> bool:
+    """Whether MLX's op ran a call because the route said so, not because ours could not."""
+    return reason.startswith("route ")
 
 
 def with_defaults(
@@ -47,16 +56,7 @@ def with_defaults(
     )
 
 
-def on_cpu(stream: Any = None) -> bool:
-    """Whether MLX's ``stream`` argument (a stream, a device, its type, None) names a CPU."""
-    if stream is None:
-        return mx.default_device().type == mx.cpu
-    device = getattr(stream, "device", stream)
-    return bool(getattr(device, "type", device) == mx.cpu)
-
-
-@lru_cache(maxsize=4096)
-def route(
+def decide(
     op: str,
     x: mx.Dtype | None,
     scales: mx.Dtype,
@@ -64,10 +64,11 @@ def route(
     group_size: int,
     bits: int,
     mode: str,
-    is_cpu: bool,
+    route: str,
+    stream: Any = None,
     output: mx.Dtype | None = None,
-) -> Route:
-    """Route a call by the dtypes of its arrays; under a microsecond once a case was seen.
+) -> Decision:
+    """Decide by the dtypes of the arrays of a call, as the op itself would.
 
     Args:
         op: Name of the op.
@@ -77,16 +78,40 @@ def route(
         group_size: Values that share a scale.
         bits: Bits of a code.
         mode: Name of the format.
-        is_cpu: Whether the call runs on a CPU stream.
+        route: "ours", "mlx" or "auto".
+        stream: MLX's ``stream`` argument: a stream, a device, its type, None.
         output: The dtype that the caller asks for, None for the result type of the others.
     """
+    place = _ext.place(stream)
+    return _decide(op, x, scales, biases, group_size, bits, mode, route, place, output)
+
+
+# A case that was seen before takes less than a microsecond.
+@lru_cache(maxsize=4096)
+def _decide(
+    op: str,
+    x: mx.Dtype | None,
+    scales: mx.Dtype,
+    biases: mx.Dtype | None,
+    group_size: int,
+    bits: int,
+    mode: str,
+    route: str,
+    place: tuple[str, str],
+    output: mx.Dtype | None,
+) -> Decision:
     parameters = (scales,) if biases is None else (scales, biases)
     dtype = mx.result_type(*parameters) if x is None else mx.result_type(x, *parameters)
     dtype = output or dtype
     # Ours refuses a size below 1 with a message; MLX divides by it and the process dies.
     if group_size < 1 or bits < 1:
-        return Route(dtype, "")
-    reason = _ext.supports(op, backend(is_cpu), dtype, bits, group_size, mode)
-    if not reason and any(parameter not in PARAMETER_DTYPES for parameter in parameters):
-        reason = f"scales and biases of {' and '.join(map(str, parameters))}"
-    return Route(dtype, reason)
+        return Decision(dtype, "")
+    # Of the op's own operands: x takes MLX's output dtype first.
+    names = ("scales", "biases") if op != "quantize" else ("w",)
+    dtypes = list(zip(names, parameters, strict=False))
+    if op == "quantized_matmul":
+        dtypes = [("x", dtype), *dtypes]
+    elif op == "dequantize":
+        dtypes = [*dtypes, ("the output", dtype)]
+    coverage = _ext.coverage(place[0], dtypes, bits, group_size, mode)
+    return Decision(dtype, _ext.reason_against(*place, *coverage, route))

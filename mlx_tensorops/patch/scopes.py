@@ -25,6 +25,7 @@ from mlx_tensorops.patch.records import (
     new_record,
 )
 from mlx_tensorops.patch.report import EVERY_MODEL, LeftAlone, ModuleRow, OpRow, Report
+from mlx_tensorops.patch.routing import check_route
 
 
 @dataclass(eq=False)
@@ -32,6 +33,7 @@ class _Scope:
     """One call of patch: what it holds until the matching unpatch."""
 
     model: weakref.ref[nn.Module] | None
+    route: str
     records: list[Record] = field(default_factory=list)
     left_alone: list[LeftAlone] = field(default_factory=list)
 
@@ -41,7 +43,9 @@ _scopes: list[_Scope] = []
 _ended_left_alone: list[LeftAlone] = []
 
 
-def patch(model: nn.Module | None = None, *, strict: bool = False) -> Report:
+def patch(
+    model: nn.Module | None = None, *, strict: bool = False, route: str | None = None
+) -> Report:
     """Route the quantized layers and the attention of ``model`` through our ops.
 
     Every module whose class is exactly ``nn.QuantizedLinear`` or ``nn.QuantizedEmbedding``, or
@@ -52,9 +56,10 @@ def patch(model: nn.Module | None = None, *, strict: bool = False) -> Report:
     listed in the report. A call that our ops do not support (mode mxfp4, a dtype, ...) runs
     MLX's code, is counted in ``report()``, and warns once per reason.
 
-    Calls nest: a module stays patched until as many ``unpatch`` calls as ``patch`` calls named
-    it. Copies (``copy.deepcopy``) and pickles of a patched module are plain MLX modules, and so
-    are modules added later, as by fusing adapters: patch again to route them.
+    Calls nest: a module stays patched until as many ``unpatch`` calls as ``patch`` calls named it,
+    and the last of these says whose code runs it. Copies (``copy.deepcopy``) and pickles of a
+    patched module are plain MLX modules, and so are modules added later, as by fusing adapters:
+    patch again to route them.
 
     Without a model, MLX's two classes and mlx-lm's function themselves are patched: every model
     of the process, loaded before or after, is routed until ``unpatch()``, under the same rule of
@@ -68,19 +73,23 @@ def patch(model: nn.Module | None = None, *, strict: bool = False) -> Report:
         model (mlx.nn.Module, optional): The model to patch. Default: ``None``, every model.
         strict (bool): Refuse, before anything is changed, a model that has no module to patch
             or a quantized module that would be left alone; needs a model. Default: ``False``.
+        route (str, optional): ``"ours"``, ``"mlx"``, or ``"auto"``: ours, but on a Mac MLX's where
+            MLX has a kernel for the very case; as of the ops. What MLX's code runs by choice is no
+            fallback, does not warn, and is counted apart. Default: ``None``, which is ``"auto"``.
 
     Returns:
         Report: What this call patched and what it left alone.
 
     Raises:
-        ValueError: ``model`` is no module, or ``strict`` found a reason to refuse.
+        ValueError: ``model`` is no module, there is no such route, or ``strict`` found a reason to
+            refuse.
 
     Example:
         >>> mto.patch(model)
         >>> mlx_lm.generate(model, tokenizer, prompt="Hello")
         >>> print(mto.report())
     """
-    return _snapshot([_enter(model, strict)])
+    return _snapshot([_enter(model, strict, route)])
 
 
 def unpatch(model: nn.Module | None = None) -> None:
@@ -107,12 +116,15 @@ def unpatch(model: nn.Module | None = None) -> None:
 
 
 @contextmanager
-def patched(model: nn.Module | None = None, *, strict: bool = False) -> Iterator[nn.Module | None]:
+def patched(
+    model: nn.Module | None = None, *, strict: bool = False, route: str | None = None
+) -> Iterator[nn.Module | None]:
     """Patch for the length of a ``with`` block, however it ends.
 
     Args:
         model (mlx.nn.Module, optional): As for ``patch``. Default: ``None``.
         strict (bool): As for ``patch``. Default: ``False``.
+        route (str, optional): As for ``patch``. Default: ``None``.
 
     Yields:
         The model.
@@ -121,7 +133,7 @@ def patched(model: nn.Module | None = None, *, strict: bool = False) -> Iterator
         >>> with mto.patched(model):
         ...     logits = model(tokens)
     """
-    scope = _enter(model, strict)
+    scope = _enter(model, strict, route)
     try:
         yield model
     finally:
@@ -158,31 +170,33 @@ def _named_modules(model: nn.Module) -> list[tuple[str, nn.Module]]:
     return cast(list[tuple[str, nn.Module]], cast(Any, _module(model)).named_modules())
 
 
-def _enter(model: nn.Module | None, strict: bool) -> _Scope:
+def _enter(model: nn.Module | None, strict: bool, route: str | None) -> _Scope:
+    chosen = check_route("patch", route)
     with _lock:
         _drop_dead_scopes()
         if model is None:
             if strict:
                 raise ValueError("[patch] strict must be False without a model, got True.")
-            scope = _enter_process()
+            scope = _enter_process(chosen)
         else:
-            scope = _enter_model(_module(model), strict)
+            scope = _enter_model(_module(model), strict, chosen)
         _scopes.append(scope)
         return scope
 
 
-def _enter_process() -> _Scope:
+def _enter_process(route: str) -> _Scope:
+    new = _Scope(None, route)
     for scope in _scopes:
         if scope.model is None:
-            return _Scope(None, _hold(scope.records))
+            return _hold(new, scope.records)
     records = [new_record(EVERY_MODEL, cls.__name__) for cls in PATCHED]
     process.install(*records)
     of_attention = new_record(EVERY_MODEL, attention.NAME)
     attention.hold(of_attention, everywhere=True)
-    return _Scope(None, _hold([*records, of_attention]))
+    return _hold(new, [*records, of_attention])
 
 
-def _enter_model(model: nn.Module, strict: bool) -> _Scope:
+def _enter_model(model: nn.Module, strict: bool, route: str) -> _Scope:
     found: dict[int, tuple[nn.Module, list[str]]] = {}
     for path, module in sorted(_named_modules(model), key=lambda pair: _natural(pair[0])):
         found.setdefault(id(module), (module, []))[1].append(path or "(root)")
@@ -197,14 +211,14 @@ def _enter_model(model: nn.Module, strict: bool) -> _Scope:
         if (reason := _why_left_alone(module))
     ]
     _check_found(targets, left_alone, strict)
-    scope = _Scope(weakref.ref(model), left_alone=left_alone)
+    scope = _Scope(weakref.ref(model), route, left_alone=left_alone)
     for module, paths in targets:
         record = record_of(module)
         if record is None:
             record = new_record(paths[0], type(module).__name__, module)
             record.aliases = paths[1:]
             swap_in(module, record)
-        scope.records += _hold([record])
+        _hold(scope, [record])
     return scope
 
 
@@ -246,10 +260,11 @@ def _why_left_alone(module: nn.Module) -> str:
     return ""
 
 
-def _hold(records: list[Record]) -> list[Record]:
+def _hold(scope: _Scope, records: list[Record]) -> _Scope:
     for record in records:
-        record.holders += 1
-    return list(records)
+        record.hold(scope, scope.route)
+    scope.records += records
+    return scope
 
 
 def _drop_dead_scopes() -> None:
@@ -265,7 +280,7 @@ def _leave(scope: _Scope) -> None:
         _scopes.remove(scope)
         _ended_left_alone.extend(row for row in scope.left_alone if row not in _ended_left_alone)
         for record in scope.records:
-            record.holders -= 1
+            record.release(scope)
         free = [record for record in scope.records if not record.holders]
         for record in free:
             attention.release(record)
@@ -305,6 +320,7 @@ def _snapshot(
                 record.fused,
                 dict(record.fallbacks),
                 tuple(record.aliases),
+                dict(record.by_choice),
             )
             for record in records
         ),

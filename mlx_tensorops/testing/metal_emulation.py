@@ -50,9 +50,11 @@ class Run:
 
     Attributes:
         launches: in order.
+        trials: with ``verify``, the launches that kernels were verified by.
     """
 
     launches: list[KernelLaunch] = field(default_factory=list)
+    trials: list[KernelLaunch] = field(default_factory=list)
 
     def total(self, counter: str) -> int:
         """The sum of a counter over all launches."""
@@ -74,6 +76,7 @@ def emulated_metal(
     macos: tuple[int, int] = (26, 2),
     architecture: str = "applegpu_g17g",
     edit_source: Callable[[str], str] | None = None,
+    verify: bool = False,
     **policies: Any,
 ) -> Iterator[Run]:
     """Let the ops of CPU streams run their Metal kernels, through the emulator, while in use.
@@ -90,6 +93,8 @@ def emulated_metal(
         macos: the version that the ops believe to run on.
         architecture: the GPU's name, as MLX prints it.
         edit_source: changes the text of each kernel before it is compiled, to plant faults.
+        verify: compare kernels with the CPU's before they are used, as a Mac does; see
+            `mlx_tensorops.verification`, whose folder of verdicts is used.
         policies: further fields of `mlx_tensorops.testing.emulator.Policies`.
 
     Yields:
@@ -106,8 +111,16 @@ def emulated_metal(
         raise RuntimeError("[emulated_metal] is in use already.")
     run = Run()
     try:
-        launcher = _launcher(run, chosen, trace, edit_source or str)
-        _ext.set_metal_emulation(launcher, *macos, architecture, "emulated")
+        edit = edit_source or str
+        launcher = _launcher(run, chosen, trace, edit)
+        _ext.set_metal_emulation(
+            launcher,
+            lambda kernel: edit(kernel.source),
+            *macos,
+            architecture,
+            f"emulated {layout} {order} {seed}",
+            verify,
+        )
         yield run
     finally:
         _ext.set_metal_emulation(None)
@@ -123,6 +136,7 @@ def _launcher(
         threadgroup_memory: Sequence[tuple[int, int]],
         threadgroups: Size,
         threads: Size,
+        trial: bool,
     ) -> None:
         constants = dict(kernel.constants)
         library = _library(edit_source(kernel.source), trace)
@@ -133,7 +147,7 @@ def _launcher(
             threadgroup_memory=dict(threadgroup_memory),
             policies=policies,
         )
-        run.launches.append(
+        (run.trials if trial else run.launches).append(
             KernelLaunch(
                 kernel.op,
                 kernel.function,
@@ -157,4 +171,4 @@ def _library(source: str, trace: bool) -> emulator.Library:
 def _memory(address: int, size: int) -> np.ndarray[Any, Any] | None:
     if size == 0:
         return None
-    return np.frombuffer((ctypes.c_uint8 * size).from_address(address), np.uint8)
+    return np.frombuffer(memoryview((ctypes.c_uint8 * size).from_address(address)), np.uint8)

@@ -9,11 +9,13 @@ namespace {
 constexpr const char* kOp = "dequantize";
 
 mx::array make(const mx::array& w, const mx::array& scales, const mx::array& biases, int group_size,
-               int bits, mx::Dtype dtype, mx::Stream stream) {
+               int bits, mx::Dtype dtype, mx::Stream stream, bool force_fused = false) {
   auto primitive = std::make_shared<Dequantize>(stream, group_size, bits, dtype);
   auto inputs = kernel_inputs({w, scales, biases}, stream);
   auto shape = primitive->output_shapes(inputs)[0];
-  return mx::array(std::move(shape), dtype, primitive, std::move(inputs));
+  mx::array out(std::move(shape), dtype, primitive, std::move(inputs));
+  if (may_run(kOp, out, force_fused)) return out;
+  return mx::dequantize(w, scales, biases, group_size, bits, "affine", std::nullopt, dtype, stream);
 }
 
 }  // namespace
@@ -43,7 +45,7 @@ mx::array dequantize(const mx::array& w, const mx::array& scales,
     check_other_mode(kOp, w, scales);
   }
   if (takes_call({kOp, stream, format, dtypes, route, force_fused})) {
-    return make(w, scales, *biases, format.group_size, format.bits, out_dtype, stream);
+    return make(w, scales, *biases, format.group_size, format.bits, out_dtype, stream, force_fused);
   }
   return mx::dequantize(w, scales, biases, group_size, bits, mode, global_scale, dtype, stream);
 }

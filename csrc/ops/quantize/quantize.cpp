@@ -8,11 +8,15 @@ namespace {
 
 constexpr const char* kOp = "quantize";
 
-std::vector<mx::array> make(const mx::array& w, int group_size, int bits, mx::Stream stream) {
+std::vector<mx::array> make(const mx::array& w, int group_size, int bits, mx::Stream stream,
+                            bool force_fused = false) {
   auto primitive = std::make_shared<Quantize>(stream, group_size, bits);
   auto inputs = kernel_inputs({w}, stream);
   auto shapes = primitive->output_shapes(inputs);
-  return mx::array::make_arrays(shapes, {mx::uint32, w.dtype(), w.dtype()}, primitive, inputs);
+  auto outputs =
+      mx::array::make_arrays(shapes, {mx::uint32, w.dtype(), w.dtype()}, primitive, inputs);
+  if (may_run(kOp, outputs[0], force_fused)) return outputs;
+  return mx::quantize(w, group_size, bits, "affine", std::nullopt, stream);
 }
 
 }  // namespace
@@ -39,7 +43,7 @@ std::vector<mx::array> quantize(const mx::array& w, std::optional<int> group_siz
     dtypes = {{"w", w.dtype()}};
   }
   if (takes_call({kOp, stream, format, dtypes, route, force_fused})) {
-    return make(w, format.group_size, format.bits, stream);
+    return make(w, format.group_size, format.bits, stream, force_fused);
   }
   return mx::quantize(w, group_size, bits, mode, global_scale, stream);
 }

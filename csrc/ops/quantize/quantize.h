@@ -22,6 +22,11 @@ class Quantize : public mx::Primitive, public metal::MetalPrimitive {
   void eval_gpu(const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs) override;
   void eval_metal(metal::Encoder& encoder, const std::vector<mx::array>& inputs,
                   std::vector<mx::array>& outputs) override;
+  std::shared_ptr<mx::Primitive> on(mx::Stream stream) const override;
+  std::vector<metal::TrialShapes> trial_shapes(const std::vector<mx::array>& inputs,
+                                               metal::TrialSize size) const override;
+  std::vector<mx::array> trial_inputs(const metal::TrialShapes& shapes,
+                                      const std::vector<mx::array>& inputs) const override;
   std::vector<mx::array> jvp(const std::vector<mx::array>& primals,
                              const std::vector<mx::array>& tangents,
                              const std::vector<int>& argnums) override;

@@ -1,6 +1,7 @@
 #include "ops/quantized_matmul/quantized_matmul.h"
 
 #include <algorithm>
+#include <array>
 
 #include "common/route.h"
 #include "common/transforms.h"
@@ -62,6 +63,19 @@ mx::array mlx_quantized_matmul(const mx::array& x, const mx::array& w, const mx:
   return mx::zeros(shape, out.dtype(), s);
 }
 
+// MLX's op wants the same leading dimensions in all three.
+std::array<mx::array, 3> one_batch(const mx::array& w, const mx::array& scales,
+                                   const mx::array& biases, mx::Stream s) {
+  auto batch =
+      mx::broadcast_shapes(batch_of(w), mx::broadcast_shapes(batch_of(scales), batch_of(biases)));
+  auto widened = [&](const mx::array& a) {
+    auto shape = batch;
+    shape.insert(shape.end(), a.shape().end() - 2, a.shape().end());
+    return mx::broadcast_to(a, shape, s);
+  };
+  return {widened(w), widened(scales), widened(biases)};
+}
+
 }  // namespace
 
 mx::array quantized_matmul(const mx::array& x, const mx::array& w, const mx::array& scales,
@@ -87,10 +101,12 @@ mx::array quantized_matmul(const mx::array& x, const mx::array& w, const mx::arr
   if (!takes_call({kOp, stream, format, dtypes, route, force_fused})) {
     auto out =
         mlx_quantized_matmul(matrix, w, scales, biases, transpose, group_size, bits, mode, stream);
+    // The result's dtype must not depend on the system that the call runs on.
+    if (float_type(x.dtype())) out = mx::astype(out, x.dtype(), stream);
     return x.ndim() == 1 ? mx::squeeze(out, -2, stream) : out;
   }
   QuantizedMatmul op(stream, format.group_size, format.bits, transpose, tf32);
-  auto out = op.apply(matrix, w, scales, *biases, transpose);
+  auto out = op.apply(matrix, w, scales, *biases, transpose, force_fused);
   return x.ndim() == 1 ? mx::squeeze(out, -2, stream) : out;
 }
 
@@ -114,12 +130,17 @@ bool QuantizedMatmul::is_equivalent(const mx::Primitive& other) const {
 }
 
 mx::array QuantizedMatmul::apply(const mx::array& x, const mx::array& w, const mx::array& scales,
-                                 const mx::array& biases, bool transpose) {
+                                 const mx::array& biases, bool transpose, bool force_fused) {
   auto primitive =
       std::make_shared<QuantizedMatmul>(stream(), group_size_, bits_, transpose, tf32_);
   auto inputs = kernel_inputs({x, w, scales, biases}, stream());
   auto shape = primitive->output_shapes(inputs)[0];
-  return mx::array(std::move(shape), x.dtype(), primitive, std::move(inputs));
+  mx::array out(std::move(shape), x.dtype(), primitive, std::move(inputs));
+  if (may_run(kOp, out, force_fused)) return out;
+  auto [w2, scales2, biases2] = one_batch(w, scales, biases, stream());
+  auto by_mlx = mlx_quantized_matmul(x, w2, scales2, biases2, transpose, group_size_, bits_,
+                                     "affine", stream());
+  return mx::astype(by_mlx, x.dtype(), stream());
 }
 
 // y is linear in each of x, scales and biases.

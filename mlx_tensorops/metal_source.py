@@ -1,0 +1,165 @@
+"""The Metal text that an op's call compiles, to be read or to be run elsewhere."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any, cast
+
+import mlx.core as mx
+
+from mlx_tensorops import _ext
+from mlx_tensorops.ops.dequantize import dequantize as dequantize_op
+from mlx_tensorops.ops.quantize import quantize as quantize_op
+from mlx_tensorops.ops.quantized_matmul import quantized_matmul as quantized_matmul_op
+
+_FORMS = ("mlx",)
+
+
+def metal_source(op: str, form: str = "mlx", *, launch: int = 0, **options: Any) -> str:
+    """Return the Metal source that a call of an op compiles, exactly as the compiler gets it.
+
+    It is one ASCII text with everything of this package in it, and includes only Apple's headers.
+    It ends with the one instance of a kernel template that the call runs, under the name in its
+    ``[[host_name]]``. Kernels are chosen by shapes, dtypes and format, as for a call with
+    ``route="ours"``; no array is computed, and it works on every platform.
+
+    Args:
+        op: ``"quantize"``, ``"dequantize"`` or ``"quantized_matmul"``.
+        form: ``"mlx"``: buffers by index, as MLX binds them.
+        launch: Which of the call's kernels, in the order in which they are launched. Each has a
+            text of its own. Default: 0, the first; the calls of today have one.
+        options: What the call is like, each with a default:
+
+            - all ops: ``columns`` of the matrix that is packed or unpacked (for
+              ``quantized_matmul``, of the result), ``rows`` (of the result), ``bits``,
+              ``group_size``, ``dtype`` (of the values; for ``dequantize`` of the result);
+            - ``dequantize``, ``quantized_matmul``: ``scales_dtype``, by default ``dtype``, and
+              ``biases_dtype``, by default that of the scales;
+            - ``quantized_matmul``: ``inner``, the axis that is summed over, ``transpose``,
+              ``precision``.
+
+    Returns:
+        The text.
+
+    Raises:
+        ValueError: an unknown op, form or option, a call that the op refuses or has no kernel for,
+            or no such launch.
+
+    Example:
+        >>> text = mto.metal_source("quantized_matmul", rows=512, dtype=mx.bfloat16)
+    """
+    if op not in _EXAMPLES:
+        raise ValueError(f"[metal_source] op must be one of {', '.join(_EXAMPLES)}, got {op!r}.")
+    if form not in _FORMS:
+        raise ValueError(f"[metal_source] form must be one of {', '.join(_FORMS)}, got {form!r}.")
+    known = inspect.signature(_EXAMPLES[op]).parameters
+    for name, value in options.items():
+        if name not in known:
+            raise ValueError(
+                f"[metal_source] an option of {op} must be one of {', '.join(known)}, got {name}."
+            )
+        if name in ("rows", "columns", "inner") and not (isinstance(value, int) and value > 0):
+            raise ValueError(f"[metal_source] {name} must be a positive int, got {value!r}.")
+    kernels = example_kernels(op, **options)
+    if launch not in range(len(kernels)):
+        raise ValueError(
+            f"[metal_source] launch must be among the call's {len(kernels)}, counted from 0, "
+            f"got {launch!r}."
+        )
+    return kernels[launch].source
+
+
+def example_kernels(op: str, **options: Any) -> list[_ext.MetalKernel]:
+    """The kernels of such a call, in the order of their launches."""
+    found = _ext.without_emulation(lambda: _ext.metal_kernels(example(op, mx.cpu, **options)))
+    return cast("list[_ext.MetalKernel]", found)
+
+
+def example(op: str, stream: Any, **options: Any) -> mx.array:
+    """A lazy result of such a call by our kernels, on a stream."""
+    return _EXAMPLES[op](**options)(stream)
+
+
+_Call = Callable[[Any], mx.array]
+
+
+def _packed(
+    rows: int, columns: int, bits: int, group_size: int, scales: mx.Dtype, biases: mx.Dtype
+) -> tuple[mx.array, mx.array, mx.array]:
+    # Sizes that do not fit each other are the op's to refuse.
+    groups = (rows, -(-columns // max(group_size, 1)))
+    return (
+        mx.zeros((rows, columns * bits // 32), mx.uint32),
+        mx.zeros(groups, scales),
+        mx.zeros(groups, biases),
+    )
+
+
+def _quantize(
+    rows: int = 1024,
+    columns: int = 1024,
+    bits: int = 4,
+    group_size: int = 64,
+    dtype: mx.Dtype = mx.float16,
+) -> _Call:
+    w = mx.zeros((rows, columns), dtype)
+    return lambda stream: quantize_op(w, group_size, bits, force_fused=True, stream=stream)[0]
+
+
+def _dequantize(
+    rows: int = 1024,
+    columns: int = 1024,
+    bits: int = 4,
+    group_size: int = 64,
+    dtype: mx.Dtype = mx.float16,
+    scales_dtype: mx.Dtype | None = None,
+    biases_dtype: mx.Dtype | None = None,
+) -> _Call:
+    packed = _packed(
+        rows,
+        columns,
+        bits,
+        group_size,
+        scales_dtype or dtype,
+        biases_dtype or scales_dtype or dtype,
+    )
+    return lambda stream: dequantize_op(
+        *packed, group_size, bits, dtype=dtype, force_fused=True, stream=stream
+    )
+
+
+def _quantized_matmul(
+    rows: int = 1,
+    columns: int = 1024,
+    inner: int = 1024,
+    bits: int = 4,
+    group_size: int = 64,
+    dtype: mx.Dtype = mx.float16,
+    scales_dtype: mx.Dtype | None = None,
+    biases_dtype: mx.Dtype | None = None,
+    transpose: bool = True,
+    precision: str | None = None,
+) -> _Call:
+    x = mx.zeros((rows, inner), dtype)
+    shape = (columns, inner) if transpose else (inner, columns)
+    packed = _packed(
+        *shape, bits, group_size, scales_dtype or dtype, biases_dtype or scales_dtype or dtype
+    )
+    return lambda stream: quantized_matmul_op(
+        x,
+        *packed,
+        transpose,
+        group_size,
+        bits,
+        precision=precision,
+        force_fused=True,
+        stream=stream,
+    )
+
+
+_EXAMPLES: dict[str, Callable[..., _Call]] = {
+    "quantize": _quantize,
+    "dequantize": _dequantize,
+    "quantized_matmul": _quantized_matmul,
+}

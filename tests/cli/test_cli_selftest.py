@@ -1,0 +1,94 @@
+import re
+import sys
+
+import mlx.core as mx
+import pytest
+
+from mlx_tensorops.verification import KernelWarning
+
+
+@pytest.fixture(autouse=True)
+def _on_cpu(tmp_path, monkeypatch):
+    before = mx.default_device()
+    mx.set_default_device(mx.cpu)
+    monkeypatch.setenv("MLX_TENSOROPS_VERDICTS", str(tmp_path / "verdicts"))
+    yield
+    mx.set_default_device(before)
+
+
+@pytest.fixture
+def emulated():
+    if sys.platform != "linux":
+        pytest.skip("the Metal emulator runs on Linux only")
+    from mlx_tensorops.testing import emulated_metal
+
+    return emulated_metal
+
+
+ONE_OP = ("--op", "dequantize", "--bits", 3, "--group-size", 32)
+NAMES = [f"dequantize_affine_{t}_{t}_{t}_3_32" for t in ("bfloat", "float", "half")]
+
+
+def rows(output):
+    return dict(re.findall(r"\u2502 (\w+) +\u2502 (.*?) +\u2502", output))
+
+
+def test_without_metal(command):
+    result = command("selftest")
+    assert result.exit_code == 1
+    assert result.stderr.startswith("error: MLX's default device runs no Metal kernels: Device(cpu")
+
+
+def test_right_kernels(command, emulated, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "150")
+    with emulated(verify=True) as run:
+        result = command("selftest", *ONE_OP)
+    assert result.exit_code == 0 and len(run.trials) == 6
+    assert rows(result.stdout) == dict.fromkeys(NAMES, "right")
+    assert "3 kernels are right, 0 are not used" in result.stdout
+    with emulated(verify=True) as run:
+        result = command("selftest", *ONE_OP)
+    assert rows(result.stdout) == dict.fromkeys(NAMES, "right (known before)")
+    assert run.trials == []
+    with emulated(verify=True) as run:
+        assert command("selftest", "--fresh", *ONE_OP).exit_code == 0
+    assert len(run.trials) == 6
+
+
+def test_a_wrong_kernel(command, emulated, monkeypatch, recwarn):
+    monkeypatch.setenv("COLUMNS", "200")
+
+    def edit(source):
+        return source.replace("scale, bias));", "scale, bias) + (sizeof(S) == 4 ? 1.0f : 0.0f));")
+
+    with emulated(verify=True, edit_source=edit):
+        result = command("selftest", *ONE_OP)
+    assert result.exit_code == 1
+    verdicts = rows(result.stdout)
+    assert [name for name in NAMES if verdicts[name] == "right"] == [NAMES[0], NAMES[2]]
+    assert "values are wrong, at (0, 0)" in verdicts[NAMES[1]]
+    assert "2 kernels are right, 1 are not used" in result.stdout
+    assert not [w for w in recwarn if issubclass(w.category, KernelWarning)]
+
+
+def test_an_old_system(command, emulated):
+    with emulated(macos=(15, 5), verify=True):
+        result = command("selftest")
+    assert result.exit_code == 1
+    assert "no Metal kernel of this package runs here: macOS 15.5 (26.2 is needed)" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            ("--op", "attention"),
+            "op must be one of quantize, dequantize, quantized_matmul, got a",
+        ),
+        (("--bits", 7), "bits must be one of 1, 2, 3, 4, 5, 6, 8"),
+    ],
+)
+def test_bad_options(command, emulated, options, message):
+    with emulated(verify=True):
+        result = command("selftest", *options)
+    assert result.exit_code == 1 and message in " ".join(result.stderr.split())

@@ -1,0 +1,147 @@
+"""metal_source: the text that is compiled, whole and for the very call."""
+
+import subprocess
+import sys
+
+import mlx.core as mx
+import pytest
+
+import mlx_tensorops as mto
+from mlx_tensorops.testing import emulated_metal, emulator
+
+F32, F16, BF16 = mx.float32, mx.float16, mx.bfloat16
+# What the call is like, and a part of the kernel's name that it must have.
+CALLS = {
+    "quantize": ("quantize", {}, "quantize_affine_half_4_64"),
+    "quantize, 3 bits": (
+        "quantize",
+        {"rows": 5, "columns": 96, "bits": 3, "group_size": 32, "dtype": F32},
+        "quantize_affine_float_3_32",
+    ),
+    "dequantize": ("dequantize", {}, "dequantize_affine_half_half_half_4_64"),
+    "dequantize, mixed": (
+        "dequantize",
+        {"dtype": F32, "scales_dtype": BF16, "biases_dtype": F16, "bits": 8, "columns": 128},
+        "dequantize_affine_bfloat_half_float_8_64",
+    ),
+    "one row": ("quantized_matmul", {}, "few_rows_t_half_half_half_4_64_1_"),
+    "many rows": (
+        "quantized_matmul",
+        {"rows": 64, "dtype": BF16},
+        "tiles_bfloat_bfloat_bfloat_4_64_true_64_32_true_true_true",
+    ),
+    "not transposed": (
+        "quantized_matmul",
+        {"rows": 70, "inner": 77, "transpose": False, "dtype": F32, "scales_dtype": F16},
+        "tiles_float_half_half_4_64_false_32_64_false_false_false",
+    ),
+    "tf32": (
+        "quantized_matmul",
+        {"rows": 64, "dtype": F32, "precision": "tf32"},
+        "tiles_float_float_float_4_64_true_64_32_true_true_true",
+    ),
+}
+BY_NAME = pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+
+
+@BY_NAME
+def test_is_one_whole_text(call):
+    op, options, name = call
+    text = mto.metal_source(op, **options)
+    assert text.isascii()
+    assert '#include "' not in text and "#include <metal_stdlib>" in text
+    assert "#pragma once" not in text
+    assert f'[[host_name("mlx_tensorops_{op}_' in text.splitlines()[-1]
+    assert name in text.splitlines()[-1]
+    assert text.count("[[host_name(") == 1
+
+
+@BY_NAME
+def test_compiles_by_itself(call):
+    op, options, name = call
+    library = emulator.compile(mto.metal_source(op, **options))
+    (kernel,) = library.kernels
+    assert name in kernel
+
+
+def run(op, rows=4, columns=128, inner=128, dtype=F16, scales_dtype=None, biases_dtype=None, **o):
+    """A call of these options, as a user makes it."""
+    transpose, precision = o.pop("transpose", True), o.pop("precision", None)
+    bits, group_size = o.pop("bits", 4), o.pop("group_size", 64)
+    shape = (rows, columns)
+    if op == "quantized_matmul":
+        shape = (columns, inner) if transpose else (inner, columns)
+    w = mx.random.normal(shape).astype(dtype)
+    if op == "quantize":
+        return mto.quantize(w, group_size, bits, force_fused=True)
+    w_q, scales, biases = mx.quantize(w, group_size, bits)
+    scales_dtype = scales_dtype or dtype
+    biases_dtype = biases_dtype or scales_dtype
+    w_q = (w_q, scales.astype(scales_dtype), biases.astype(biases_dtype))
+    if op == "dequantize":
+        return mto.dequantize(*w_q, group_size, bits, dtype=dtype, force_fused=True)
+    x = mx.random.normal((rows, inner)).astype(dtype)
+    return mto.quantized_matmul(
+        x, *w_q, transpose, group_size, bits, precision=precision, force_fused=True
+    )
+
+
+@BY_NAME
+def test_is_what_a_call_compiles(call):
+    op, options, _ = call
+    compiled = []
+
+    def note(text):
+        compiled.append(text)
+        return text
+
+    options = {"rows": 1 if op == "quantized_matmul" else 4, "columns": 128, "inner": 128} | options
+    with emulated_metal(edit_source=note) as launched:
+        mx.eval(run(op, **options))
+    if op != "quantized_matmul":
+        del options["inner"]
+    assert [mto.metal_source(op, **options)] == compiled
+    assert len(launched.launches) == 1
+
+
+def test_asking_computes_and_counts_nothing():
+    mto.reset_report()
+    with emulated_metal(macos=(15, 5)) as launched:
+        text = mto.metal_source("quantize")
+    assert text == mto.metal_source("quantize")
+    assert launched.launches == [] and mto.report().ops == ()
+
+
+def test_is_the_same_in_every_process(tmp_path):
+    program = "import mlx_tensorops as mto; print(mto.metal_source('quantized_matmul', rows=64))"
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout[:-1] == mto.metal_source("quantized_matmul", rows=64)
+
+
+BAD = {
+    "op": (("attention",), {}, "op must be one of quantize, dequantize, quantized_matmul, got 'at"),
+    "form": (("quantize", "core_ai"), {}, "form must be one of mlx, got 'core_ai'"),
+    "option": (("quantize",), {"inner": 8}, "an option of quantize must be one of rows, .* got in"),
+    "size": (("quantize",), {"rows": 0}, "rows must be a positive int, got 0"),
+    "kind of size": (("quantize",), {"columns": 64.0}, "columns must be a positive int, got 64.0"),
+    "launch": (("quantize",), {"launch": 1}, "launch must be among the call's 1, .* got 1"),
+    "launch before": (
+        ("quantize",),
+        {"launch": -1},
+        "launch must be among the call's 1, .* -1",
+    ),
+    "bits": (("quantize",), {"bits": 7}, r"\[quantize\] bits must be one of 1, 2, 3, 4, 5, 6, 8"),
+    "columns": (("dequantize",), {"columns": 70}, r"\[dequantize\] scales must have the shape"),
+    "group size": (("dequantize",), {"group_size": 0}, r"\[dequantize\] group_size must be one of"),
+    "dtype": (("quantized_matmul",), {"dtype": mx.int32}, "got x of dtype int32"),
+    "precision": (("quantized_matmul",), {"precision": "fp8"}, "precision must be None or"),
+}
+
+
+@pytest.mark.parametrize(("arguments", "options", "message"), BAD.values(), ids=BAD)
+def test_bad_arguments(arguments, options, message):
+    with pytest.raises(ValueError, match=message):
+        mto.metal_source(*arguments, **options)
