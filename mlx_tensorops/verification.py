@@ -1,8 +1,9 @@
 """Metal kernels are compared with the CPU's before they are trusted; this is what comes of it.
 
-The first use of a kernel on a Mac runs it on a small and on a large problem beside the CPU kernel,
-which must give the same bits. It takes some tenths of a second, once for a kernel, a GPU and a
-build of macOS: verdicts are kept in ``$MLX_TENSOROPS_VERDICTS``, or else in
+The first use of a kernel on a Mac runs it on a small and on a large problem (2 million values, or
+weights with as few rows of x as reach the kernel, at most 96) beside the CPU kernel, which must
+give the same bits: a second or two in the emulator, not measured on a Mac. That is once for a
+kernel, a GPU and a build of macOS: verdicts are kept in ``$MLX_TENSOROPS_VERDICTS``, or else in
 ``$XDG_CACHE_HOME/mlx_tensorops/verdicts`` (``~/.cache/...``). ``MLX_TENSOROPS_VERIFY=0`` in the
 environment turns it off.
 
