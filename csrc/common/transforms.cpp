@@ -3,6 +3,32 @@
 #include <algorithm>
 
 namespace mto {
+namespace {
+
+using Arrays = std::vector<mx::array>;
+
+// The function of those inputs that have a derivative, and their values.
+struct Restricted {
+  Restricted(const ArraysFunction& function, const Arrays& primals,
+             const std::vector<int>& argnums) {
+    for (int arg : argnums) {
+      if (!is_differentiable(primals[arg])) continue;
+      positions.push_back(arg);
+      values.push_back(primals[arg]);
+    }
+    call = [function, primals, positions = positions](const Arrays& values) {
+      auto inputs = primals;
+      for (size_t i = 0; i < positions.size(); ++i) inputs[positions[i]] = values[i];
+      return function(inputs);
+    };
+  }
+
+  std::vector<int> positions;
+  Arrays values;
+  ArraysFunction call;
+};
+
+}  // namespace
 
 mx::array sum_to(const mx::array& a, const mx::Shape& shape, mx::Dtype dtype, mx::Stream s) {
   int n_leading = static_cast<int>(a.ndim() - shape.size());
@@ -67,6 +93,33 @@ std::vector<mx::array> with_batch_axis(const std::vector<mx::array>& inputs,
     out.push_back(a);
   }
   return out;
+}
+
+bool is_differentiable(const mx::array& a) { return mx::issubdtype(a.dtype(), mx::floating); }
+
+std::vector<mx::array> jvp_through(const ArraysFunction& function, const Arrays& primals,
+                                   const Arrays& tangents, const std::vector<int>& argnums,
+                                   mx::Stream s) {
+  Restricted restricted(function, primals, argnums);
+  Arrays of_values;
+  for (int arg : restricted.positions) {
+    of_values.push_back(tangent_or_zeros(primals[arg], arg, tangents, argnums, s));
+  }
+  return mx::jvp(restricted.call, restricted.values, of_values).second;
+}
+
+std::vector<mx::array> vjp_through(const ArraysFunction& function, const Arrays& primals,
+                                   const Arrays& cotangents, const std::vector<int>& argnums,
+                                   mx::Stream s) {
+  Restricted restricted(function, primals, argnums);
+  auto gradients = mx::vjp(restricted.call, restricted.values, cotangents).second;
+  Arrays all;
+  for (int arg : argnums) {
+    auto at = std::find(restricted.positions.begin(), restricted.positions.end(), arg);
+    all.push_back(at == restricted.positions.end() ? zeros_of(primals[arg], primals[arg].dtype(), s)
+                                                   : gradients[at - restricted.positions.begin()]);
+  }
+  return all;
 }
 
 mx::array split_groups(const mx::array& a, int group_size, mx::Stream s) {

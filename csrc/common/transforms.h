@@ -1,5 +1,7 @@
 #pragma once
 
+#include <functional>
+
 #include "common/check.h"
 
 namespace mto {
@@ -28,6 +30,19 @@ void refuse_packed(std::string_view op, int arg, const std::vector<int>& argnums
 // it, so that all of them broadcast: every result has n_dims dimensions and one more.
 std::vector<mx::array> with_batch_axis(const std::vector<mx::array>& inputs,
                                        const std::vector<int>& axes, int n_dims, mx::Stream s);
+
+// Derivatives of an op through a function of its inputs that is composed of other ops. Inputs that
+// are not floating have none.
+using ArraysFunction = std::function<std::vector<mx::array>(const std::vector<mx::array>&)>;
+std::vector<mx::array> jvp_through(const ArraysFunction& function,
+                                   const std::vector<mx::array>& primals,
+                                   const std::vector<mx::array>& tangents,
+                                   const std::vector<int>& argnums, mx::Stream s);
+std::vector<mx::array> vjp_through(const ArraysFunction& function,
+                                   const std::vector<mx::array>& primals,
+                                   const std::vector<mx::array>& cotangents,
+                                   const std::vector<int>& argnums, mx::Stream s);
+bool is_differentiable(const mx::array& a);
 
 // Groups along the last axis: [.., n] -> [.., n / group_size, group_size].
 mx::array split_groups(const mx::array& a, int group_size, mx::Stream s);

@@ -61,6 +61,11 @@ Strided::Strided(const mx::array& a, const mx::Shape& batch, int n_own, mx::Stre
   offsets_ = batch_offsets(shape_, strides_, batch, n_own);
 }
 
+void Strided::in_bytes() {
+  unit_ = static_cast<int64_t>(itemsize_);
+  for (auto& offset : offsets_) offset *= unit_;
+}
+
 void Strided::load() {
   if (!copy_) return;
   copy_strided(data_, copy_, 0, shape_, source_strides_, itemsize_);
@@ -69,7 +74,7 @@ void Strided::load() {
 
 int64_t Strided::stride(int axis) const {
   size_t own = shape_.size() - n_own_ + axis;
-  return shape_[own] == 1 ? 0 : strides_[own];
+  return shape_[own] == 1 ? 0 : strides_[own] * unit_;
 }
 
 }  // namespace mto

@@ -26,11 +26,13 @@ class Strided {
  public:
   Strided(const mx::array& a, const mx::Shape& batch, int n_own, mx::Stream stream);
 
+  // From now on offsets and strides count bytes.
+  void in_bytes();
   // Call once, in the task.
   void load();
   // Valid after load().
   const void* data() const { return data_; }
-  // Offsets in elements, one a batch index.
+  // One a batch index, in elements.
   const int64_t* batch() const { return offsets_.data(); }
   // Of own axis `axis`, in elements; 0 where the axis has one element.
   int64_t stride(int axis) const;
@@ -39,6 +41,7 @@ class Strided {
   const char* data_;
   char* copy_ = nullptr;
   size_t itemsize_;
+  int64_t unit_ = 1;  // an element is so many of what strides count
   int n_own_;
   mx::Shape shape_;
   mx::Strides source_strides_, strides_;

@@ -39,69 +39,7 @@ mx::Shape shape_with(mx::Shape batch, std::initializer_list<int> own) {
   return batch;
 }
 
-bool is_differentiable(const mx::array& a) { return mx::issubdtype(a.dtype(), mx::floating); }
-
 using Arrays = std::vector<mx::array>;
-using Function = std::function<Arrays(const Arrays&)>;
-
-// The function of those inputs that have a derivative, and their values.
-struct Restricted {
-  Restricted(Function function, const Arrays& primals, const std::vector<int>& argnums) {
-    for (int arg : argnums) {
-      if (!is_differentiable(primals[arg])) continue;
-      positions.push_back(arg);
-      values.push_back(primals[arg]);
-    }
-    call = [function, primals, positions = positions](const Arrays& values) {
-      auto inputs = primals;
-      for (size_t i = 0; i < positions.size(); ++i) inputs[positions[i]] = values[i];
-      return function(inputs);
-    };
-  }
-
-  std::vector<int> positions;
-  Arrays values;
-  Function call;
-};
-
-Arrays tangents_of(const Function& function, const Arrays& primals, const Arrays& tangents,
-                   const std::vector<int>& argnums, mx::Stream s) {
-  Restricted restricted(function, primals, argnums);
-  Arrays of_values;
-  for (int arg : restricted.positions) {
-    of_values.push_back(tangent_or_zeros(primals[arg], arg, tangents, argnums, s));
-  }
-  return mx::jvp(restricted.call, restricted.values, of_values).second;
-}
-
-Arrays gradients_of(const Function& function, const Arrays& primals, const Arrays& cotangents,
-                    const std::vector<int>& argnums, mx::Stream s) {
-  Restricted restricted(function, primals, argnums);
-  auto gradients = mx::vjp(restricted.call, restricted.values, cotangents).second;
-  Arrays all;
-  for (int arg : argnums) {
-    auto at = std::find(restricted.positions.begin(), restricted.positions.end(), arg);
-    all.push_back(at == restricted.positions.end() ? zeros_of(primals[arg], primals[arg].dtype(), s)
-                                                   : gradients[at - restricted.positions.begin()]);
-  }
-  return all;
-}
-
-// The inputs of a vmapped primitive with the mapped axis first; the others broadcast.
-Arrays with_mapped_axis(const Arrays& inputs, const std::vector<int>& axes,
-                        const AttentionSettings& settings, mx::Stream s) {
-  Arrays moved;
-  for (size_t i = 0; i < inputs.size(); ++i) {
-    if (!has_batch(settings, static_cast<int>(i))) {
-      if (axes[i] >= 0) fail(kOp, "cu_seqlens", "not be mapped by vmap", "a mapped array");
-      moved.push_back(inputs[i]);
-    } else {
-      moved.push_back(axes[i] < 0 ? mx::expand_dims(inputs[i], 0, s)
-                                  : mx::moveaxis(inputs[i], axes[i], 0, s));
-    }
-  }
-  return moved;
-}
 
 std::vector<int> first_axes(const Arrays& outputs) { return std::vector<int>(outputs.size(), 0); }
 
@@ -158,6 +96,21 @@ mx::Shape attention_batch(const Arrays& inputs, const AttentionSettings& setting
   return batch;
 }
 
+Arrays with_mapped_attention_axis(const Arrays& inputs, const std::vector<int>& axes,
+                                  const AttentionSettings& settings, mx::Stream s) {
+  Arrays moved;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    if (!has_batch(settings, static_cast<int>(i))) {
+      if (axes[i] >= 0) fail(kOp, "cu_seqlens", "not be mapped by vmap", "a mapped array");
+      moved.push_back(inputs[i]);
+    } else {
+      moved.push_back(axes[i] < 0 ? mx::expand_dims(inputs[i], 0, s)
+                                  : mx::moveaxis(inputs[i], axes[i], 0, s));
+    }
+  }
+  return moved;
+}
+
 std::pair<mx::array, mx::array> scaled_dot_product_attention(const mx::array& q, const mx::array& k,
                                                              const mx::array& v, double scale,
                                                              const AttentionOptions& options,
@@ -202,7 +155,7 @@ Arrays ScaledDotProductAttention::jvp(const Arrays& primals, const Arrays& tange
   auto graph = [settings = settings_, s = stream()](const Arrays& inputs) {
     return attention_graph(inputs, settings, s);
   };
-  return tangents_of(graph, primals, tangents, argnums, stream());
+  return jvp_through(graph, primals, tangents, argnums, stream());
 }
 
 // With p_s = exp(sink - lse): d_sink = sum over rows of p_s * (d_lse - d_out . out).
@@ -259,7 +212,7 @@ Arrays ScaledDotProductAttention::vjp(const Arrays& primals, const Arrays& cotan
 
 std::pair<Arrays, std::vector<int>> ScaledDotProductAttention::vmap(const Arrays& inputs,
                                                                     const std::vector<int>& axes) {
-  auto outputs = apply(with_mapped_axis(inputs, axes, settings_, stream()));
+  auto outputs = apply(with_mapped_attention_axis(inputs, axes, settings_, stream()));
   return {outputs, first_axes(outputs)};
 }
 
@@ -319,26 +272,26 @@ Arrays ScaledDotProductAttentionVJP::graph(const Arrays& inputs) {
   }
   if (wants_alibi_) argnums.push_back(whole(settings_.at(kAlibi), mx::float32));
   auto forward = [&](const Arrays& inputs) { return attention_graph(inputs, settings_, s); };
-  return gradients_of(forward, primals, {mx::astype(inputs[n + 2], dtype, s), inputs[n + 3]},
-                      argnums, s);
+  return vjp_through(forward, primals, {mx::astype(inputs[n + 2], dtype, s), inputs[n + 3]},
+                     argnums, s);
 }
 
 // out and lse, which the graph computes again, count as constants: their share is in the primals'.
 Arrays ScaledDotProductAttentionVJP::jvp(const Arrays& primals, const Arrays& tangents,
                                          const std::vector<int>& argnums) {
   auto function = [this](const Arrays& inputs) { return graph(inputs); };
-  return tangents_of(function, primals, tangents, argnums, stream());
+  return jvp_through(function, primals, tangents, argnums, stream());
 }
 
 Arrays ScaledDotProductAttentionVJP::vjp(const Arrays& primals, const Arrays& cotangents,
                                          const std::vector<int>& argnums, const Arrays&) {
   auto function = [this](const Arrays& inputs) { return graph(inputs); };
-  return gradients_of(function, primals, cotangents, argnums, stream());
+  return vjp_through(function, primals, cotangents, argnums, stream());
 }
 
 std::pair<Arrays, std::vector<int>> ScaledDotProductAttentionVJP::vmap(
     const Arrays& inputs, const std::vector<int>& axes) {
-  auto moved = with_mapped_axis(inputs, axes, settings_, stream());
+  auto moved = with_mapped_attention_axis(inputs, axes, settings_, stream());
   if (wants_mask_) {
     // One gradient a mapped element, also of a mask that they share.
     auto& mask = moved[settings_.at(kMask)];

@@ -66,6 +66,11 @@ struct AttentionSettings {
 // The leading dimensions of all inputs, broadcast.
 mx::Shape attention_batch(const std::vector<mx::array>& inputs, const AttentionSettings& settings);
 
+// The inputs of a vmapped primitive with the mapped axis first; the others broadcast.
+std::vector<mx::array> with_mapped_attention_axis(const std::vector<mx::array>& inputs,
+                                                  const std::vector<int>& axes,
+                                                  const AttentionSettings& settings, mx::Stream s);
+
 // Outputs out [.., Hq, Lq, Dv] and lse [.., Hq, Lq]. q, k and v have one dtype; leading dimensions
 // of all inputs broadcast, but for documents, which have none.
 class ScaledDotProductAttention : public mx::Primitive {
