@@ -34,6 +34,7 @@ def operands(seed, n_q, n_k, formats, dtype="float32", heads=(8, 2), batch=1):
 
 def attend(q, k, v, formats, stream, **options):
     group_size, bits = zip(*formats, strict=True)
+    options = {"force_fused": True} | options
     return mto.quantized_scaled_dot_product_attention(
         q, k, v, D**-0.5, group_size=group_size, bits=bits, stream=stream, **options
     )
@@ -42,6 +43,8 @@ def attend(q, k, v, formats, stream, **options):
 def check(q, k, v, formats, stream, **options):
     out, lse = attend(q, k, v, formats, stream, return_lse=True, **options)
     meaning = Options(D**-0.5, **options)
+
+    decoded = attend(q, k, v, formats, stream, route="mlx", force_fused=False, **options)
 
     def exact(arithmetic):
         return reference.quantized_scaled_dot_product_attention(
@@ -52,7 +55,9 @@ def check(q, k, v, formats, stream, **options):
     values = np.abs(reference.decoded(v, formats[1]))
     magnitude = np.matmul(terms.p, terms.spread(values)) + 1e-30
     steps = 0 if q.dtype == mx.float32 else 2.0**-8
-    Budget.of(lambda a: exact(a)[0], magnitude, q.dtype, steps * magnitude).check(out, "out")
+    budget = Budget.of(lambda a: exact(a)[0], magnitude, q.dtype, steps * magnitude)
+    budget.check(out, "out")
+    budget.check(decoded, "decoded to memory first")
     Budget.of(lambda a: exact(a)[1], 10 + np.abs(terms.lse), mx.float32).check(lse, "lse")
 
 
@@ -144,9 +149,73 @@ def test_vmap(backend):
         return attend(q, arrays[:3], arrays[3:], formats, backend.device, mask="causal")
 
     flat = [(q, *k, *v) for q, k, v in calls]
-    mapped = mx.vmap(run)(*(mx.stack(column) for column in zip(*flat, strict=True)))
+    stacked = [mx.stack(column) for column in zip(*flat, strict=True)]
+    mapped = mx.vmap(run)(*stacked)
     for i, arrays in enumerate(flat):
         np.testing.assert_array_equal(np.array(mapped[i]), np.array(run(*arrays)))
+    # Over the scales of the keys alone, and over the queries alone.
+    for position in (2, 0):
+        arrays, in_axes = list(flat[0]), [None] * 7
+        arrays[position], in_axes[position] = stacked[position], 0
+        mapped = mx.vmap(run, in_axes=tuple(in_axes))(*arrays)
+        for i in range(2):
+            arrays[position] = flat[i][position]
+            np.testing.assert_array_equal(np.array(mapped[i]), np.array(run(*arrays)))
+
+    def gradient(*arrays):
+        return mx.grad(lambda scales: run(*arrays[:2], scales, *arrays[3:]).sum())(arrays[2])
+
+    mapped = mx.vmap(gradient, in_axes=(None, None, 0, *[None] * 4))(
+        *flat[0][:2], stacked[2], *flat[0][3:]
+    )
+    for i in range(2):
+        alone = gradient(*flat[0][:2], flat[i][2], *flat[0][3:])
+        np.testing.assert_allclose(np.array(mapped[i]), np.array(alone), rtol=1e-5, atol=1e-6)
+
+
+def test_slices_of_a_cache(backend):
+    """The first keys of longer arrays, as a growing cache hands them out."""
+    formats = ((64, 8), (64, 4))
+    q, k, v = operands(11, 2, 70, formats)
+    short = [[a[:, :, :41] for a in arrays] for arrays in (k, v)]
+    dense = [[mx.contiguous(a) for a in arrays] for arrays in short]
+    for mask in (None, "causal"):
+        ours = attend(q, *short, formats, backend.device, mask=mask)
+        expected = attend(q, *dense, formats, backend.device, mask=mask)
+        np.testing.assert_array_equal(np.array(ours), np.array(expected))
+
+
+def test_compiled_for_any_length(backend):
+    formats = ((64, 8), (32, 4))
+
+    def run(q, *arrays):
+        return attend(q, arrays[:3], arrays[3:], formats, backend.device, mask="causal")
+
+    compiled = mx.compile(run, shapeless=True)
+    for n_q, n_k in ((4, 9), (1, 30), (7, 7)):
+        q, k, v = operands(12, n_q, n_k, formats)
+        np.testing.assert_array_equal(
+            np.array(compiled(q, *k, *v)), np.array(run(q, *k, *v)), f"{n_q}, {n_k}"
+        )
+
+
+def test_rows_alone_have_the_same_bits(backend):
+    formats = ((64, 8), (64, 4))
+    q, k, v = operands(13, 40, 700, formats, "bfloat16")
+    whole = attend(q, k, v, formats, backend.device)
+    for i in (0, 17, 39):
+        alone = attend(q[:, :, i : i + 1], k, v, formats, backend.device)
+        assert np.array_equal(bits_of(alone), bits_of(whole[:, :, i : i + 1]))
+
+
+def test_packed_codes_have_no_gradient(backend):
+    q, k, v = operands(14, 2, 5, FORMAT)
+
+    def run(w):
+        return attend(q, (w, *k[1:]), v, FORMAT, backend.device).sum()
+
+    with pytest.raises(ValueError, match="the packed w must not be differentiated"):
+        mx.vjp(run, [k[0]], [mx.array(1.0)])
 
 
 def test_positional_arguments_are_mlx_lm_s():

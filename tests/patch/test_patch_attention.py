@@ -163,9 +163,8 @@ def test_quantized_caches(bits, mlx_calls):
     with mto.patched(model):
         for ours, theirs in zip(run(), expected, strict=True):
             assert mx.allclose(ours, theirs, rtol=1e-3, atol=1e-4)
-    rows = {row.op for row in mto.report().ops}
-    assert "quantized_scaled_dot_product_attention" in rows
-    assert not mlx_calls
+    assert ops("quantized_scaled_dot_product_attention") == 4
+    assert mto.report().total_fallbacks == 0 and not mlx_calls
 
 
 def test_what_no_kernel_covers_stays_mlx_s(mlx_calls):

@@ -273,9 +273,14 @@ AttentionCall canonical_call(std::string_view op, const mx::array& q, const mx::
 
 void check_canonical(std::string_view op, const std::vector<mx::array>& inputs,
                      const AttentionSettings& settings) {
+  check_axis(op, "k", inputs[1], -1, "last dimension of q", inputs[0].shape(-1));
+  check_canonical_lengths(op, inputs, settings);
+}
+
+void check_canonical_lengths(std::string_view op, const std::vector<mx::array>& inputs,
+                             const AttentionSettings& settings) {
   const auto &q = inputs[0], &k = inputs[1], &v = inputs[2];
   int n_heads = q.shape(-3), n_q = q.shape(-2), n_k = k.shape(-2);
-  check_axis(op, "k", k, -1, "last dimension of q", q.shape(-1));
   check_axis(op, "v", v, -2, "number of keys", n_k);
   check_axis(op, "v", v, -3, "number of heads of k", k.shape(-3));
   if (k.shape(-3) != 0 && n_heads % k.shape(-3) != 0) {

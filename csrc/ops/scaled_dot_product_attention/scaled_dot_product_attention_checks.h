@@ -25,6 +25,10 @@ AttentionCall canonical_call(std::string_view op, const mx::array& q, const mx::
 void check_canonical(std::string_view op, const std::vector<mx::array>& inputs,
                      const AttentionSettings& settings);
 
+// The same but for the last axes of k and v, which may be packed.
+void check_canonical_lengths(std::string_view op, const std::vector<mx::array>& inputs,
+                             const AttentionSettings& settings);
+
 // Why no kernel of a backend covers such a call, in words; empty where one does.
 std::string unsupported_attention(std::string_view backend, mx::Dtype dtype, int d, int d_v);
 
