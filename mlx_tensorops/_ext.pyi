@@ -95,11 +95,7 @@ def scaled_dot_product_attention(
 
 class QuantizedOperand:
     def __init__(
-        self,
-        arrays: Sequence[mlx.core.array],
-        group_size: int | None,
-        bits: int | None,
-        mode: str,
+        self, arrays: Sequence[mlx.core.array], group_size: int | None, bits: int | None, mode: str
     ) -> None: ...
 
 def quantized_scaled_dot_product_attention(
