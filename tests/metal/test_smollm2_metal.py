@@ -51,5 +51,7 @@ def test_logits_are_those_of_the_cpu(model, n_tokens):
     assert ran == {"dequantize": 1} | {
         "quantized_matmul_few_rows" if n_tokens < 33 else "quantized_matmul": N_LINEAR
     }
-    assert report.total_fallbacks == 0
+    rows = {(row.op, row.backend, row.outcome) for row in report.ops}
+    linear = {row for row in rows if row[0] in ("dequantize", "quantized_matmul")}
+    assert linear == {("dequantize", "metal", "fused"), ("quantized_matmul", "metal", "fused")}
     assert not run.findings
