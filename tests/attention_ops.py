@@ -170,31 +170,30 @@ class ScaledDotProductAttention(Op):
         ]
 
     def expected_vjp(self, case, arrays, cotangents):
-        def gradients(arithmetic, minus=np.subtract):
+        def gradients(arithmetic, minus=np.subtract, **changes):
             terms, operands = self.parts(case, arrays, arithmetic)
             vectors = [to_float64(c).astype(arithmetic) for c in cotangents]
             if not case.lse:
                 vectors.append(np.zeros(arrays[0].shape[:3], arithmetic))
             if minus is np.add:
                 operands, vectors = map(np.abs, operands), map(np.abs, vectors)
-            return reference.gradients(terms, *operands, *vectors, minus)
+            return reference.gradients(replace(terms, **changes), *operands, *vectors, minus)
 
         results = {arithmetic: gradients(arithmetic) for arithmetic in ARITHMETICS}
         magnitudes = gradients(np.float64, np.add)
         # Of the weights, and of the output that is handed to the backward pass.
         off = 2 * weight_error(case, self.parts(case, arrays)[0])
+        # 1 - tanh^2 is as far off as its terms, however small it is.
+        of_slopes = gradients(np.float64, np.add, slope=8 * UNIT_ROUNDOFF) if case.softcap else {}
         budgets = []
         for i in self.differentiable:
             name = self.inputs[i]
             magnitude = np.abs(magnitudes[name]) + _FLOOR
-            budgets.append(
-                Budget.of(
-                    lambda a, name=name: results[a][name],
-                    magnitude,
-                    arrays[i].dtype,
-                    off * magnitude,
-                )
-            )
+            further = off * magnitude
+            if name in ("q", "k") and of_slopes:
+                further = further + np.abs(of_slopes[name])
+            definition = lambda a, name=name: results[a][name]  # noqa: E731
+            budgets.append(Budget.of(definition, magnitude, arrays[i].dtype, further))
         return budgets
 
     def resized(self, case, n_rows):

@@ -56,6 +56,14 @@ class TestPairsOfOptions(Forward):
     pass
 
 
+@pytest.mark.parametrize("case", SINGLE[::2] + FURTHER[::2], ids=str)
+def test_every_instruction_set(case, backend, isa):
+    check = Forward()
+    check.op = ScaledDotProductAttention(case)
+    check.test_forward(case, backend)
+    check.test_all_gradients(case, backend)
+
+
 def random_cases():
     return [cases.random_case(np.random.default_rng([5, i])) for i in range(N_RANDOM)]
 
