@@ -3,6 +3,12 @@
 #include <algorithm>
 #include <atomic>
 
+#if defined(__x86_64__) && defined(__linux__)
+#include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
 namespace mto {
 namespace {
 
@@ -23,6 +29,21 @@ std::vector<Isa> detect() {
   return isas;
 }
 
+bool detect_bf16_tiles() {
+#if defined(__x86_64__) && defined(__linux__)
+  constexpr unsigned kTileBits = 1u << 22 | 1u << 24, kConversionBit = 1u << 5;
+  unsigned a, b, c, d, conversions;
+  if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || (d & kTileBits) != kTileBits) return false;
+  if (!__get_cpuid_count(7, 1, &conversions, &b, &c, &d)) return false;
+  // The kernel saves tiles only for processes that ask (arch_prctl(2)).
+  constexpr long kRequestPermission = 0x1023, kTileData = 18;
+  return (conversions & kConversionBit) != 0 &&
+         syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+#else
+  return false;
+#endif
+}
+
 std::atomic<Isa>& chosen() {
   static std::atomic<Isa> isa{available_isas().back()};
   return isa;
@@ -33,6 +54,11 @@ std::atomic<Isa>& chosen() {
 const std::vector<Isa>& available_isas() {
   static const std::vector<Isa> isas = detect();
   return isas;
+}
+
+bool has_bf16_tiles() {
+  static const bool has = detect_bf16_tiles();
+  return has;
 }
 
 Isa current_isa() { return chosen().load(std::memory_order_relaxed); }

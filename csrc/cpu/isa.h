@@ -13,6 +13,8 @@ Isa current_isa();
 // False, and nothing changes, when `isa` is not available.
 bool set_current_isa(Isa isa);
 const char* isa_name(Isa isa);
+// Whether code for AVX-512 may also use AMX tiles of bfloat16 and the conversion to it.
+bool has_bf16_tiles();
 
 }  // namespace mto
 

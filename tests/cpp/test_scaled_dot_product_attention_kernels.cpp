@@ -36,8 +36,11 @@ void run_backward(const AttentionProblem& problem) {
 }
 
 // What a term of a sum may be off by, relative to its size: rounding of products of `depth` terms
-// that make scores of magnitude 10 or less, and of a sum over n.
-double slack(int64_t depth, int64_t n) { return kUnit * (16.0 * (depth + 40) + 2.0 * n); }
+// that make scores of magnitude 10 or less, of a sum over n, and of the terms to bfloat16.
+double slack(FloatType type, int64_t depth, int64_t n) {
+  double rounded = type == FloatType::kBFloat16 ? 0x1p-8 : 0;
+  return kUnit * (16.0 * (depth + 40) + 2.0 * n) + rounded;
+}
 
 // Sums of terms, and of their sizes.
 struct Sum {
@@ -69,7 +72,7 @@ Head check_head(const AttentionProblem& problem, int64_t h, const std::string& n
   int64_t kv = h / (c.n_heads / c.n_kv_heads);
   Head head;
   for (auto* v : {&head.weight, &head.d_score, &head.slope}) v->assign(c.n_q * c.n_k, 0.0);
-  double relative = slack(c.d, c.n_k);
+  double relative = slack(c.type, c.d, c.n_k);
   for (int64_t i = 0; i < c.n_q; ++i) {
     double *weight = &head.weight[i * c.n_k], *d_score = &head.d_score[i * c.n_k], total = 0;
     for (int64_t j = 0; j < c.n_k; ++j) {
@@ -106,13 +109,16 @@ Head check_head(const AttentionProblem& problem, int64_t h, const std::string& n
 }
 
 // Terms that cancel in d_score are up to this much larger than it.
-constexpr double kCancelled = 64;
+double further_slack(const AttentionCase& c, int64_t n) {
+  constexpr double kCancelled = 64;
+  return kCancelled * slack(FloatType::kFloat32, c.d + c.d_v, n) + slack(c.type, 0, 0);
+}
 
 void check_row_grads(const AttentionProblem& problem, const std::vector<Head>& heads,
                      const std::string& name) {
   const auto& c = problem.c;
   const auto& g = problem.grads;
-  double relative = kCancelled * slack(c.d + c.d_v, c.n_k);
+  double relative = further_slack(c, c.n_k);
   for (int64_t h = 0; h < c.n_heads; ++h) {
     int64_t kv = h / (c.n_heads / c.n_kv_heads);
     Sum alibi;
@@ -143,7 +149,7 @@ void check_key_grads(const AttentionProblem& problem, const std::vector<Head>& h
   const auto& c = problem.c;
   const auto& g = problem.grads;
   int64_t group = c.n_heads / c.n_kv_heads;
-  double relative = kCancelled * slack(c.d + c.d_v, c.n_q * group);
+  double relative = further_slack(c, c.n_q * group);
   for (int64_t kv = 0; kv < c.n_kv_heads; ++kv) {
     for (int64_t j = 0; j < c.n_k; ++j) {
       std::vector<Sum> d_k(c.d), d_v(c.d_v);

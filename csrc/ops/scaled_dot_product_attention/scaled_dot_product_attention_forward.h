@@ -131,6 +131,7 @@ class Forward {
         Merge{sums.values, sums.stride, factors.old_factors, factors.new_factors});
   }
 
+  [[no_unique_address]] typename Products::Session session_;
   const AttentionParams& p_;
   int64_t b_, kv_head_;
   int n_rows_;

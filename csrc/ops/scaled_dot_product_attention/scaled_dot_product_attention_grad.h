@@ -9,113 +9,88 @@
 namespace mto::MTO_ISA {
 namespace {
 
-constexpr int kGradRows = 64;
-constexpr int kGradBlocks = kGradRows / kRows;
-
-struct GradScratch {
-  float *k, *v;                        // a tile of keys and values, transposed
-  float *q, *d_out;                    // a block of rows, as left panels
-  float *weights, *d_scores, *slopes;  // [kGradRows, kScoreStride]
-
-  static GradScratch cut(Cutter& cutter, const AttentionParams& p) {
-    GradScratch s;
-    s.k = cutter.take(kTile * p.d);
-    s.v = cutter.take(kTile * p.d_v);
-    s.q = cutter.take(kGradRows * p.d);
-    s.d_out = cutter.take(kGradRows * p.d_v);
-    s.weights = cutter.take(kGradRows * kScoreStride);
-    s.d_scores = cutter.take(kGradRows * kScoreStride);
-    s.slopes = cutter.take(p.softcap > 0 ? kScoreStride : 0);
-    return s;
-  }
-};
-
-// Keys and values of one KV head, a tile at a time, against rows of the query heads that read it, a
-// block at a time.
+// Keys and values of one KV head, a tile at a time, against rows of the query heads that read it,
+// Products::kMaxRows at a time.
+template <typename Products>
 class GradTile {
  public:
+  static constexpr int kBlock = Products::kBlock;
+  static constexpr int kMaxRows = Products::kMaxRows;
+
+  // For d_mask, or for all other gradients.
   GradTile(const AttentionGradParams& g, const float* constants, int64_t b, int64_t kv_head,
-           GradScratch scratch)
+           bool of_mask)
       : g_(g),
         p_(g.forward),
         constants_(constants),
         b_(b),
         kv_head_(kv_head),
-        s_(scratch),
+        of_mask_(of_mask),
+        s_(scratch([&](Cutter& cutter) { return Scratch(cutter, g, of_mask); })),
         scores_(g.forward, b) {}
 
   void take_keys(int64_t index) {
     tile_ = key_tile(p_, b_, index);
     for (int s = 0; s < tile_.n_steps(); ++s) {
-      auto k = rows_of(p_.k, b_, kv_head_, tile_.first_key(s), p_.d);
-      auto v = rows_of(p_.v, b_, kv_head_, tile_.first_key(s), p_.d_v);
-      pack_transposed<kWidth>(k, tile_.n_keys(s), kStep, 1, s_.k + s * kStep * p_.d);
-      pack_transposed<kWidth>(v, tile_.n_keys(s), kStep, 1, s_.v + s * kStep * p_.d_v);
+      s_.products.take_keys(b_, kv_head_, s, tile_.first_key(s), tile_.n_keys(s));
     }
   }
 
   // False where none of the rows sees a key of the tile.
   bool take_rows(AttentionRange rows) {
-    range_ = rows;
     n_rows_ = static_cast<int>(rows.end - rows.begin);
-    bool seen = false;
+    bool any = false;
     for (int r = 0; r < n_rows_; ++r) rows_[r] = query_row(p_, b_, kv_head_, rows.begin + r);
     for (int block = 0; block < n_blocks(); ++block) {
-      const auto* block_begin = rows_ + block * kRows;
+      const auto* block_begin = rows_ + block * kBlock;
       auto extremes = scores_.extremes(block_begin, block_rows(block));
       for (int s = 0; s < tile_.n_steps(); ++s) {
         visibility_[block][s] =
             scores_.of_step(block_begin, block_rows(block), extremes, tile_.steps[s]);
-        seen = seen || visibility_[block][s] != Visibility::kNone;
+        any = any || seen(block, s);
       }
     }
-    if (!seen) return false;
-    pack_left_rows(p_, p_.q, b_, kv_head_, rows, p_.d, p_.scale, s_.q);
-    pack_left_rows(p_, g_.d_out, b_, kv_head_, rows, p_.d_v, 1, s_.d_out);
-    return true;
+    if (any) s_.products.take_rows(b_, kv_head_, rows);
+    return any;
   }
 
-  // Weights, and derivatives of scores: of those that the mask is added to, else of the products
-  // times the scale. d_alibi, where not null, is added to: a float a query head of the KV head.
-  void compute(bool of_products, float* d_alibi) {
+  // Weights, and derivatives of scores: of those that the mask is added to, for d_mask, else of the
+  // products. d_alibi, where not null, is added to: a float a query head of the KV head.
+  void compute(float* d_alibi) {
     for (int block = 0; block < n_blocks(); ++block) {
-      int row = block * kRows;
-      multiply_block(block);
-      for (int r = row; r < row + block_rows(block); ++r) {
-        for (int s = 0; s < tile_.n_steps(); ++s) {
-          if (seen(block, s)) weigh_step(r, block, s, of_products, d_alibi);
-        }
+      for (int s = 0; s < tile_.n_steps(); ++s) {
+        if (!seen(block, s)) continue;
+        int64_t at = block * kBlock * kScoreStride + s * kStep;
+        s_.products.multiply(block * kBlock, block_rows(block), s, s_.weights + at,
+                             s_.d_scores + at);
+        for (int r = 0; r < block_rows(block); ++r) weigh_step(block, r, s, d_alibi);
       }
     }
   }
 
   bool seen(int block, int step) const { return visibility_[block][step] != Visibility::kNone; }
-  int n_blocks() const { return (n_rows_ + kRows - 1) / kRows; }
-  int block_rows(int block) const { return std::min(kRows, n_rows_ - block * kRows); }
-  int n_steps() const { return tile_.n_steps(); }
+  int n_blocks() const { return (n_rows_ + kBlock - 1) / kBlock; }
+  int block_rows(int block) const { return std::min(kBlock, n_rows_ - block * kBlock); }
   const KeyTile& tile() const { return tile_; }
-  const QueryRow& row(int r) const { return rows_[r]; }
+  Products& products() { return s_.products; }
   const float* weights() const { return s_.weights; }
   const float* d_scores() const { return s_.d_scores; }
 
  private:
-  void multiply_block(int block) {
-    int row = block * kRows, n = block_rows(block);
-    Runs depth, depth_v;
-    depth.add(0, static_cast<int>(p_.d));
-    depth_v.add(0, static_cast<int>(p_.d_v));
-    auto q = left_rows(s_.q, row, p_.d), d_out = left_rows(s_.d_out, row, p_.d_v);
-    for (int s = 0; s < tile_.n_steps(); ++s) {
-      if (!seen(block, s)) continue;
-      int64_t at = row * kScoreStride + s * kStep;
-      product(n, kStep, q, s_.k + s * kStep * p_.d, kWidth * p_.d, depth,
-              Store{s_.weights + at, kScoreStride});
-      product(n, kStep, d_out, s_.v + s * kStep * p_.d_v, kWidth * p_.d_v, depth_v,
-              Store{s_.d_scores + at, kScoreStride});
+  struct Scratch {
+    Scratch(Cutter& cutter, const AttentionGradParams& g, bool of_mask)
+        : products(cutter, g, of_mask) {
+      weights = cutter.take(kMaxRows * kScoreStride);
+      d_scores = cutter.take(kMaxRows * kScoreStride);
+      slopes = cutter.take(kStep);
     }
-  }
+    Products products;
+    float *weights, *d_scores;  // [kMaxRows, kScoreStride]
+    float* slopes;              // [kStep]
+  };
 
-  void weigh_step(int r, int block, int s, bool of_products, float* d_alibi) {
+  void weigh_step(int block, int block_row, int s, float* d_alibi) {
+    int r = block * kBlock + block_row;
     const auto& row = rows_[r];
     float* scores = s_.weights + r * kScoreStride + s * kStep;
     float* d_scores = s_.d_scores + r * kScoreStride + s * kStep;
@@ -130,24 +105,25 @@ class GradTile {
       Vec weight = exp(sub(load(scores + j), base));
       Vec d_score = mul(weight, sub(load(d_scores + j), constant));
       if (d_alibi) moment = fma(d_score, Scores::distances(row, key + j), moment);
-      if (of_products && p_.softcap > 0) d_score = mul(d_score, load(s_.slopes + j));
+      if (!of_mask_ && p_.softcap > 0) d_score = mul(d_score, load(s_.slopes + j));
       store(scores + j, weight);
       store(d_scores + j, d_score);
     }
     if (d_alibi) d_alibi[row.h % (p_.n_heads / p_.n_kv_heads)] -= total(moment);
   }
 
+  [[no_unique_address]] typename Products::Session session_;
   const AttentionGradParams& g_;
   const AttentionParams& p_;
   const float* constants_;
   int64_t b_, kv_head_;
-  GradScratch s_;
+  bool of_mask_;
+  Scratch s_;
   Scores scores_;
   KeyTile tile_;
-  AttentionRange range_;
   int n_rows_ = 0;
-  QueryRow rows_[kGradRows];
-  Visibility visibility_[kGradBlocks][kSteps];
+  QueryRow rows_[kMaxRows];
+  Visibility visibility_[kMaxRows / kBlock][kSteps];
 };
 
 // A constant a row: d_score = weight * (d_out . v - constant), constant = d_out . out - d_lse.

@@ -5,21 +5,42 @@
 
 #include "ops/scaled_dot_product_attention/scaled_dot_product_attention_backward.h"
 #include "ops/scaled_dot_product_attention/scaled_dot_product_attention_forward.h"
+#include "ops/scaled_dot_product_attention/scaled_dot_product_attention_grad_products.h"
+#if defined(MTO_ISA_avx512)
+#include "ops/scaled_dot_product_attention/scaled_dot_product_attention_bf16_grad_products.h"
+#include "ops/scaled_dot_product_attention/scaled_dot_product_attention_bf16_products.h"
+#endif
 
 namespace mto::MTO_ISA {
 namespace {
 
 static_assert(kTile == kAttentionTile && kMaxAttentionRows % kRows == 0);
 
+// Calls f with the products that suit the call: of the forward pass, and of gradients.
+template <typename F>
+void with_products([[maybe_unused]] const AttentionParams& p, F&& f) {
+#if defined(MTO_ISA_avx512)
+  bool dense = !p.k_packed.codes && !p.v_packed.codes;
+  if (dense && p.type == FloatType::kBFloat16 && has_bf16_tiles()) {
+    return f.template operator()<Bf16Products, Bf16GradProducts>();
+  }
+#endif
+  f.template operator()<FloatProducts, FloatGradProducts>();
+}
+
 void forward(const AttentionParams& p, int64_t b, int64_t kv_head, AttentionRange rows) {
-  Forward<FloatProducts> pass(p, b, kv_head, rows);
-  pass.run(0, (p.n_k + kTile - 1) / kTile);
-  pass.finish();
+  with_products(p, [&]<typename Products, typename>() {
+    Forward<Products> pass(p, b, kv_head, rows);
+    pass.run(0, (p.n_k + kTile - 1) / kTile);
+    pass.finish();
+  });
 }
 
 void forward_tile(const AttentionParams& p, int64_t b, int64_t kv_head, AttentionRange rows,
                   int64_t tile, float* sums) {
-  Forward<FloatProducts>(p, b, kv_head, rows, sums).run(tile, tile + 1);
+  with_products(p, [&]<typename Products, typename>() {
+    Forward<Products>(p, b, kv_head, rows, sums).run(tile, tile + 1);
+  });
 }
 
 void backward(const AttentionGradParams& g, const float* constants, int64_t b, int64_t kv_head,
@@ -27,16 +48,25 @@ void backward(const AttentionGradParams& g, const float* constants, int64_t b, i
   const auto& p = g.forward;
   int64_t group = p.n_heads / p.n_kv_heads;
   std::fill_n(d_q, group * p.n_q * attention_d_q_stride(p.d), 0.0f);
-  Backward pass(g, constants, b, kv_head, d_q);
-  for (int64_t tile = tiles.first; tile * kTile < p.n_k; tile += tiles.step) {
-    pass.run(tile, d_alibi + tile * group);
-  }
+  with_products(p, [&]<typename, typename Products>() {
+    Backward<Products> pass(g, constants, b, kv_head, d_q);
+    for (int64_t tile = tiles.first; tile * kTile < p.n_k; tile += tiles.step) {
+      pass.run(tile, d_alibi + tile * group);
+    }
+  });
+}
+
+void grad_of_mask(const AttentionGradParams& g, const float* constants, int64_t b, int64_t h,
+                  AttentionRange rows, AttentionRange keys) {
+  with_products(g.forward, [&]<typename, typename Products>() {
+    mask_grad<Products>(g, constants, b, h, rows, keys);
+  });
 }
 
 }  // namespace
 
 extern const ScaledDotProductAttentionKernels scaled_dot_product_attention_kernels;
 const ScaledDotProductAttentionKernels scaled_dot_product_attention_kernels{
-    forward, forward_tile, merge_parts, grad_constants, backward, write_d_q, mask_grad};
+    forward, forward_tile, merge_parts, grad_constants, backward, write_d_q, grad_of_mask};
 
 }  // namespace mto::MTO_ISA

@@ -41,6 +41,13 @@ struct RowSource {
   int64_t first, stride, d;
 };
 
+// Keys and values are read but once where rows are few; the rows of the next step are on their way
+// while those of this one are packed.
+inline void prefetch_ahead(const RowSource& rows, int64_t index) {
+  int64_t ahead = (index + kStep * rows.stride) * static_cast<int64_t>(size_of(rows.type));
+  __builtin_prefetch(static_cast<const char*>(rows.base) + ahead);
+}
+
 // Panels of Width rows, each transposed: element (row, column) of a panel at column * Width + row.
 // Rows n .. n_padded are zeros. All elements are multiplied by `factor`.
 template <int Width>
@@ -56,6 +63,7 @@ MTO_APART MTO_FLAT void pack_transposed(const RowSource& rows, int n, int n_padd
         Vec square[kLanes];
         for (int i = 0; i < kLanes; ++i) {
           int64_t at = rows.first + (row + i) * rows.stride + column;
+          prefetch_ahead(rows, at);
           square[i] = row + i < n ? load_part(kType, rows.base, at, n_columns) : zero();
         }
         transpose(square);
@@ -76,8 +84,9 @@ MTO_APART MTO_FLAT void pack_rows(const RowSource& rows, int n, float factor, fl
     for (int row = 0; row < n; ++row) {
       for (int64_t column = 0; column < rows.d; column += kLanes) {
         float* at = out + column / kWidth * panel_stride + row * kWidth + column % kWidth;
-        Vec values =
-            load_part(kType, rows.base, rows.first + row * rows.stride + column, rows.d - column);
+        int64_t index = rows.first + row * rows.stride + column;
+        prefetch_ahead(rows, index);
+        Vec values = load_part(kType, rows.base, index, rows.d - column);
         store(at, mul(values, factors));
       }
     }

@@ -11,6 +11,7 @@ namespace {
 class FloatProducts {
  public:
   static constexpr int kBlock = kRows;  // rows at a time
+  struct Session {};                    // what has to live while products are made
 
   FloatProducts(Cutter& cutter, const AttentionParams& p, int64_t n_rows)
       : p_(&p), n_columns_(attention_padded(p.d_v)) {
