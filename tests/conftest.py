@@ -26,6 +26,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "full: runs with --full only (long, or needs much memory)")
+    config.addinivalue_line("markers", "kernels(*names): concerns the kernels of these backends")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -44,31 +45,39 @@ def chosen_backends(config: pytest.Config) -> list[Backend]:
     return [BACKENDS[n] for name in names for n in (expanded if name == EMULATED else [name])]
 
 
-def pairs(backends: list[Backend], cases: Sequence[Case], every: bool) -> list[tuple]:
-    """Each case on each backend; unless ``every``, emulated backends take turns."""
+def pairs(backends: list[Backend], cases: Sequence[Case], every: int) -> list[tuple]:
+    """Each case on each backend; of emulated ones, where ``every`` is not 0, only one in turn, and
+    only for every so many cases: each kernel is compiled, which takes longest.
+    """
     emulated = [backend for backend in backends if backend.emulation]
-    others = [backend for backend in backends if not backend.emulation]
-    taking_turns = emulated and not every
-    return [
-        (backend, case)
-        for i, case in enumerate(cases)
-        for backend in (
-            [*others, emulated[i % len(emulated)]] if taking_turns else [*others, *emulated]
-        )
-    ]
+    result = []
+    for i, case in enumerate(cases):
+        turn = emulated if every == 0 else [emulated[i % len(emulated)]] if emulated else []
+        chosen = turn if every == 0 or i % every == 0 else []
+        result += [(b, case) for b in backends if not b.emulation or b in chosen]
+    return result
+
+
+# Of how many cases one runs on an emulated backend; others on one of four.
+EVERY = {"test_forward": 0, "test_vjp": 1, "test_jvp": 1}
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     full = metafunc.config.getoption("--full")
     names = metafunc.fixturenames
-    # A module may say whose kernels its op has, where these are not all.
-    kernels = getattr(metafunc.module, "KERNELS", None)
+    # A module may say whose kernels its op has, where these are not all; a test, whose it concerns.
+    marker = metafunc.definition.get_closest_marker("kernels")
+    kernels = marker.args if marker else getattr(metafunc.module, "KERNELS", None)
     backends = [b for b in chosen_backends(metafunc.config) if not kernels or b.kernels in kernels]
     if issubclass(metafunc.cls or object, suite.Checks) and "case" in names:
         cases = metafunc.cls.full_cases() if full else metafunc.cls.cases
-        every = full or metafunc.function.__name__ == "test_forward"
+        every = 0 if full else EVERY.get(metafunc.function.__name__, 4)
         metafunc.parametrize("backend,case", pairs(backends, cases, every), ids=str)
-    elif "isa" in names:
+        return
+    if not full:
+        first = next((b for b in backends if b.emulation), None)
+        backends = [b for b in backends if not b.emulation or b is first]
+    if "isa" in names:
         from mlx_tensorops import _ext
 
         # Instruction sets are the CPU kernels'.

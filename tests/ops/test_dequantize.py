@@ -65,6 +65,7 @@ OP = Dequantize()
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.kernels("cpu")
 def test_every_instruction_set(case, backend, isa):
     arrays = OP.arrays(case)
     expected = OP.expected(case, arrays)
@@ -72,6 +73,7 @@ def test_every_instruction_set(case, backend, isa):
         exact.check(output, isa)
 
 
+@pytest.mark.kernels("cpu")
 def test_threads_do_not_matter(backend, threads):
     case = AffineCase(w=(512, 1024), bits=3, dtype="float16")
     arrays = OP.arrays(case)

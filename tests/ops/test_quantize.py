@@ -103,6 +103,7 @@ def test_corner_values_are_those_of_mlx(values, backend, isa):
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.kernels("cpu")
 def test_every_instruction_set(case, backend, isa):
     arrays = OP.arrays(case)
     expected = OP.expected(case, arrays)
@@ -110,6 +111,7 @@ def test_every_instruction_set(case, backend, isa):
         exact.check(output, isa)
 
 
+@pytest.mark.kernels("cpu")
 def test_threads_do_not_matter(backend, threads):
     case = AffineCase(w=(512, 1024), bits=3)
     arrays = OP.arrays(case)

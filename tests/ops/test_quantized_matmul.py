@@ -112,6 +112,7 @@ def test_cases_differ():
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.kernels("cpu")
 def test_every_instruction_set(case, backend, isa):
     arrays = OP.arrays(case)
     for output, expected in zip(
@@ -143,6 +144,7 @@ def test_rows_do_not_depend_on_their_number(case, backend, isa):
 
 @pytest.mark.parametrize("n_rows", (1, 6, 70))
 @pytest.mark.parametrize("transpose", (True, False))
+@pytest.mark.kernels("cpu")
 def test_threads_do_not_matter(n_rows, transpose, backend, threads):
     case = AffineCase(w=(640, 640), x=(n_rows, 640), transpose=transpose, dtype="bfloat16")
     arrays = OP.arrays(case)
