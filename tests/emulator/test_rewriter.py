@@ -22,7 +22,7 @@ def body(text):
 def test_plain_text_is_kept_to_the_letter():
     text = (
         '# 1 "a.metal"\nint f(int x) { return x >> 2 >= 3 ? a[b[x]] : \'"\'; }\n'
-        '#pragma unroll\nfloat s = 1.0f, t = 0x1p-3f, u = 1e+5;\nauto c = "[[not one]]";\n'
+        '#pragma unroll\nfloat s = 1.0f, t = 0x1p-3f, u = 1e+5f;\nauto c = "[[not one]]";\n'
     )
     assert rewrite(text).text.split(ADAPTERS)[0] == text
 
@@ -62,6 +62,8 @@ def test_headers_of_the_system_are_left_alone():
         ("0xFFBF", "0xFFBF"),
         ("1.5f", "1.5f"),
         ("12u", "12u"),
+        ("12L", "12L"),
+        ("0x1e5l", "0x1e5l"),
     ],
 )
 def test_literals_of_16_bit_types(literal, expected):
@@ -130,6 +132,8 @@ def test_several_indices_become_one(source, expected):
     [
         ("void f(device int* a, const constant A& b) {}", "void f( int* a, const A& b) {}"),
         ("auto p = (threadgroup float*)q;", "auto p = ( float*)q;"),
+        ("void f(constant int& n, constant const A* a) {}", "void f(const int& n, const A* a) {}"),
+        ("struct A { int f() constant { return 1; } };", "struct A { int f() { return 1; } };"),
         ("using P = const device vec<T, 4>*;", "using P = const vec<T, 4>*;"),
         ("int x = s.device + t->thread + N::constant;", None),
         ("void f() { thread float x[4]; }", "void f() { float x[4]; }"),
@@ -169,10 +173,12 @@ def test_overloads_on_the_address_space_of_a_parameter_are_merged():
         }
         namespace m { template <typename T> T load(const threadgroup T* q) { return *q; } }
         template <typename T> struct pointee<device T*> { using type = T; };
+        template <typename T> struct pointee<threadgroup T*> { using type = T; };
         template <typename T> struct pointee<constant T*> { using type = T; };"""
     result = rewrite(source)
     assert body(source).count("load") == 2
-    assert body(source).count("pointee") == 1
+    assert body(source).count("pointee") == 2
+    assert "pointee<const T*>" in body(source)
     assert len(result.warnings) == 1  # the bodies name their parameters differently
     assert "in more than the address space" in result.warnings[0]
 
@@ -344,6 +350,9 @@ K = '# 7 "k.metal"\n'
         (K + "void f() } ", "k.metal:7: '}' closes nothing"),
         (K + "void f(threadgroup_imageblock int* x) {}", "threadgroup_imageblock is not supported"),
         (K + "void f() { auto x = double(1); }", "k.metal:7: Metal has no double"),
+        (K + "void f() { auto x = 1.5L; }", "k.metal:7: Metal has no double"),
+        (K + "void f() { auto x = 1e3l; }", "k.metal:7: Metal has no double"),
+        (K + "void f(long double x) {}", "k.metal:7: Metal has no double"),
         (
             K + "template <int N> kernel void f() {}"
             'template [[host_name("a")]] [[kernel]] decltype(f<1>) f<1>;'

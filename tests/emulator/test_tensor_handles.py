@@ -171,7 +171,7 @@ def test_a_template_with_the_rank_as_parameter():
 )
 def test_a_tensor_of_another_kind_is_a_fault(array, message):
     pipeline = kernel([handle("float", 2, "x", 0)], "x[0, 0] = 1;")
-    with pytest.raises(emulator.Fault, match=message):
+    with pytest.raises(emulator.Fault, match=f"tensor_argument: .*{message}"):
         pipeline.launch({0: array}, grid=(1,))
 
 

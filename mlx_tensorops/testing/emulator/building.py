@@ -39,6 +39,7 @@ _COMMON_FLAGS = (
     "-fno-omit-frame-pointer",
     "-fno-optimize-sibling-calls",
     "-fno-stack-protector",
+    "-fstack-clash-protection",  # however large a function's variables, they do not skip the guard
     "-fno-exceptions",
     "-fno-rtti",
     "-fno-threadsafe-statics",

@@ -12,7 +12,7 @@ class Finding:
     """One kind of event, of which the first is described and all are counted.
 
     Attributes:
-        kind: a stable identifier, such as "device_oob".
+        kind: a stable identifier, such as "device_out_of_bounds".
         severity: "note" (legal), "error" (the kernel is wrong) or "fault" (and was stopped).
         message: a sentence.
         kernel: the host name.
@@ -20,7 +20,8 @@ class Finding:
         threadgroup: threadgroup_position_in_grid, None if no thread was running.
         lane: thread_index_in_threadgroup.
         place: file and line of the kernel source, if known.
-        other_place: of a race, file and line of the earlier access, if known.
+        other_place: of a race, file and line of the earlier access, of a value that was never set
+            those of the variable, if known.
         buffer: index of the buffer concerned.
         argument: the name of that buffer in the kernel.
         byte: offset in the buffer, negative before its begin.
@@ -56,5 +57,6 @@ class Finding:
         if self.place:
             text += f", at {self.place}"
         if self.other_place:
-            text += f", against {self.other_place}"
+            is_race = self.kind.endswith("race")
+            text += f", {'against' if is_race else 'declared at'} {self.other_place}"
         return text + (f" ({self.count} times)" if self.count > 1 else "")

@@ -16,6 +16,7 @@ from mlx_tensorops.testing.emulator.rewriter.signatures import (
 )
 from mlx_tensorops.testing.emulator.rewriter.tokens import WORD, RewriteError, Source
 
+_SPECIFIERS = frozenset({"const", "constexpr", "static", "inline", "volatile"})
 _AFTER_MEMBER = frozenset({"{", ":", ";", "=", "const", "noexcept"})
 
 
@@ -33,8 +34,21 @@ def erase_address_spaces(source: Source, keep: bool = False) -> None:
             continue
         if keep and token.text in KEPT_SPACES and not _qualifies_member(source, i):
             source.replace(i, KEPT_SPACES[token.text])
+        elif token.text == "constant" and not _qualifies_member(source, i):
+            _make_const(source, i)
         else:
             source.erase(i, i + 1)
+
+
+def _make_const(source: Source, position: int) -> None:
+    """Metal's constant memory is const without being called so."""
+    around = set()
+    for step in (source.previous, source.next):
+        i = step(position)
+        while source.text(i) in _SPECIFIERS:
+            around.add(source.text(i))
+            i = step(i)
+    source.replace(position, " " if around & {"const", "constexpr"} else "const")
 
 
 def _qualifies_member(source: Source, position: int) -> bool:
