@@ -141,7 +141,15 @@ def test_accesses_and_values_are_not_watched_at_once():
         emulator.compile(HEAD, trace=True, values=True)
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
+# By default those of the shortest compilations, and one of matmul2d.
+OFTEN = ("softmax_single_row", "sdpa_vector", "affine_qmm_t_nax")
+APPLE = [
+    pytest.param(case, id=str(case), marks=() if str(case) in OFTEN else pytest.mark.full)
+    for case in CASES
+]
+
+
+@pytest.mark.parametrize("case", APPLE)
 def test_apple_kernels_use_nothing_unset(case):
     library = emulator.compile(
         case.source(),
