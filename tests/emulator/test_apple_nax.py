@@ -7,7 +7,11 @@ import apple_kernels
 import numpy as np
 import pytest
 from apple_nax import (
+    ATTENTION_NAX,
     GEMM,
+    assert_close,
+    attention,
+    attention_params,
     gemm_params,
     operands,
     run_attention,
@@ -106,6 +110,21 @@ def test_fp_quantized_matmul(apple, kind, bits, group, shape):
 @pytest.mark.parametrize("nax", [True, False])
 def test_attention(apple, kind, shape, kv_length, causal, masked, nax):
     run_attention(apple, kind, shape, kv_length, causal, masked, nax).check()
+
+
+def test_attention_of_wide_heads(apple):
+    """attention_nax_dsplit: two simdgroups share the columns of a head of 256."""
+    name = "attention_nax_dsplit<half, 32, 32, 256, 2, 2, bool, float>"
+    library = apple(*ATTENTION_NAX, attention=name)
+    q, k, v = (operands("half", n, 1, 256, False, False, seed=n)[0] for n in (40, 70, 71))
+    v = v[:70]
+    out = np.zeros_like(q)
+    constants = {200: False, 201: False, 300: False, 301: False, 302: False, 303: False}
+    params = attention_params((1, 1, 1, 40, 256), 70, (32, 32))
+    buffers = {0: q, 1: k, 2: v, 3: out, 4: params}
+    library.pipeline("attention", constants).launch(buffers, (2, 1, 1), (32, 2, 2))
+    expected = attention(*(x[None, None] for x in (q, k, v)), False)[0, 0]
+    assert_close(out, expected, "half", 2 * apple_kernels.ROUNDING["half"])
 
 
 def test_a_wrong_promise_about_alignment_is_found(apple):

@@ -9,7 +9,7 @@ README = Path(__file__).parents[2] / "csrc" / "emulator" / "README.md"
 def test_code_blocks_run():
     text = README.read_text()
     blocks = list(re.finditer(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE))
-    assert len(blocks) == 7
+    assert len(blocks) == 10
     names: dict[str, object] = {}
     for block in blocks:
         # At its own line, so that a failure names the line of the README.
