@@ -25,6 +25,8 @@ class EmulatedEncoder : public Encoder {
   EmulatedEncoder(std::shared_ptr<const Emulation> emulation, mx::Stream stream)
       : emulation_(std::move(emulation)), stream_(stream) {}
 
+  void allocate(mx::array& a) override { allocate_poisoned(a); }
+
   void pipeline(const Kernel& kernel) override {
     kernel_ = kernel;
     buffers_.clear();

@@ -19,6 +19,9 @@ class Encoder {
  public:
   virtual ~Encoder() = default;
 
+  // Memory for a result. Where results are tested, elements that no kernel writes are NaN, and not
+  // what an earlier result left there.
+  virtual void allocate(mx::array& a) = 0;
   virtual void pipeline(const Kernel& kernel) = 0;
   // Arrays are row-contiguous.
   virtual void input(const mx::array& a, int index) = 0;
@@ -60,6 +63,8 @@ class MetalPrimitive {
 
 // The device behind a stream, null where its kernels are not Metal's.
 std::shared_ptr<const Device> device_of(mx::Stream stream);
+
+void allocate_poisoned(mx::array& a);
 
 // For eval_gpu. Throws where there is no Metal.
 std::unique_ptr<Encoder> gpu_encoder(mx::Stream stream);

@@ -1,5 +1,7 @@
 #include <mlx/primitives.h>
 
+#include <cstring>
+
 #include "common/counters.h"
 #include "metal/emulation.h"
 
@@ -9,6 +11,7 @@ namespace {
 // Notes pipelines and runs nothing.
 class Recorder : public Encoder {
  public:
+  void allocate(mx::array& a) override { a.set_data(mx::allocator::malloc(a.nbytes())); }
   void pipeline(const Kernel& kernel) override { kernels.push_back(kernel); }
   void input(const mx::array&, int) override {}
   void output(mx::array&, int) override {}
@@ -34,6 +37,12 @@ std::vector<Kernel> kernels_of(const mx::array& a) {
   Uncounted uncounted;
   primitive->eval_metal(recorder, a.inputs(), outputs);
   return recorder.kernels;
+}
+
+void allocate_poisoned(mx::array& a) {
+  a.set_data(mx::allocator::malloc(a.nbytes()));
+  // The memory of a Mac's GPU is the CPU's too. All ones are NaN in every floating type.
+  if (a.nbytes() > 0) std::memset(a.data<char>(), 0xff, a.nbytes());
 }
 
 const char* type_name(mx::Dtype dtype) {

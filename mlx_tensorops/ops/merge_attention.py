@@ -46,4 +46,7 @@ def merge_attention(
 
     Source: Ye et al., Cascade Inference, flashinfer.ai, 2024; equation of arXiv:2205.14135, 3.1.
     """
+    for name, arrays in (("outs", outs), ("lses", lses)):
+        if isinstance(arrays, mx.array):
+            raise ValueError(f"[merge_attention] {name} must be a list of arrays, got one array.")
     return _ext.merge_attention(list(outs), list(lses), stream)

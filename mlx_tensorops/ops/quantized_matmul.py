@@ -26,7 +26,8 @@ def quantized_matmul(
     """Multiply by a quantized matrix: ``y = x @ W.T`` (or ``x @ W``), ``W = scale * code + bias``.
 
     The weights are decoded in registers and cache, never in memory. Products are summed in
-    float32, in one order whatever the number of rows or threads: a row of a batch has the bits of
+    float32, in one order whatever the number of threads, and of rows (in Metal kernels, of up to 32
+    rows; with more, 16-bit products take weights of x's dtype): a row of a batch has the bits of
     that row alone. Differentiable in x, scales and biases (not in the codes), to any order;
     vmappable in all inputs.
 

@@ -10,6 +10,7 @@ import mlx.core as mx
 from mlx_tensorops import _ext
 
 _T = TypeVar("_T")
+_OP = "[quantized_scaled_dot_product_attention]"
 
 
 def quantized_scaled_dot_product_attention(
@@ -81,7 +82,12 @@ def quantized_scaled_dot_product_attention(
 
     Source: ``mlx_lm.models.base.quantized_scaled_dot_product_attention``, mlx-lm 0.32.2.
     """
-    group_sizes, all_bits, modes = _pair(group_size), _pair(bits), _pair(mode)
+    group_sizes = _pair("group_size", group_size)
+    all_bits, modes = _pair("bits", bits), _pair("mode", mode)
+    for name, arrays in (("k_quantized", k_quantized), ("v_quantized", v_quantized)):
+        if not isinstance(arrays, tuple | list):
+            found = type(arrays).__name__
+            raise ValueError(f"{_OP} {name} must be (w, scales, biases), got {found}.")
     keys, values = (
         _ext.QuantizedOperand(list(arrays), group_sizes[i], all_bits[i], modes[i])
         for i, arrays in enumerate((k_quantized, v_quantized))
@@ -105,5 +111,9 @@ def quantized_scaled_dot_product_attention(
     return (out, lse) if return_lse else out
 
 
-def _pair(value: _T | tuple[_T, _T]) -> tuple[_T, _T]:
-    return value if isinstance(value, tuple) else (value, value)
+def _pair(name: str, value: _T | tuple[_T, _T]) -> tuple[_T, _T]:
+    if not isinstance(value, tuple | list):
+        return value, value
+    if len(value) != 2:
+        raise ValueError(f"{_OP} {name} must be a value or a pair of them, got {value}.")
+    return value[0], value[1]

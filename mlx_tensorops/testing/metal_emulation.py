@@ -101,7 +101,8 @@ def emulated_metal(
         The launches, with counters and findings.
 
     Raises:
-        ValueError: an unknown policy.
+        ValueError: a policy has no such value.
+        TypeError: there is no such policy.
         RuntimeError: emulation is on already.
         emulator.Fault: at evaluation, where a kernel is found wrong.
     """

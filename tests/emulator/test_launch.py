@@ -253,17 +253,31 @@ def test_grids_of_threads_end_in_smaller_threadgroups(library, order):
             dict(grid=(1,), threadgroup=(65,)),
             "65 threads in a threadgroup .*, the limit is 64",
         ),
-        ("limited", dict(grid=(1,), threadgroup=(8, 0)), "threadgroup of size"),
+        (
+            "limited",
+            dict(grid=(1,), threadgroup=(8, 0)),
+            "threadgroup must be one to three whole numbers",
+        ),
         ("where", dict(grid=(1,), threadgroup=(1025,)), "the limit is 1024"),
         ("limited", dict(), "either grid or threads"),
         ("limited", dict(grid=(1,), threads=(1,)), "either grid or threads"),
-        ("limited", dict(grid=()), "grid must be one to three sizes"),
-        ("limited", dict(grid=(-1,)), "grid must be one to three sizes"),
+        ("limited", dict(grid=()), "grid must be one to three whole numbers"),
+        ("limited", dict(grid=(2**32 + 1,)), "grid must be one to three whole numbers"),
+        ("limited", dict(grid=(1.5,)), "grid must be one to three whole numbers"),
+        ("limited", dict(grid=1), "grid must be one to three whole numbers"),
+        ("limited", dict(grid=(2**26,), threadgroup=(64,)), "fewer than 2\\^32 threads"),
+        ("limited", dict(grid=(-1,)), "grid must be one to three whole numbers"),
     ],
 )
 def test_wrong_sizes_are_refused(library, name, sizes, message):
     with pytest.raises(ValueError, match=message):
         library.pipeline(name).launch({0: np.zeros(5, np.float32)}, **sizes)
+
+
+@pytest.mark.parametrize("dtype", [object, np.float64, np.complex128, "datetime64[s]", "U4"])
+def test_arrays_of_types_that_metal_lacks_are_refused(library, dtype):
+    with pytest.raises(ValueError, match="must be an array of a type that Metal has"):
+        library.pipeline("limited").launch({0: np.zeros(5, dtype)}, grid=(1,))
 
 
 def test_wrong_names_and_policies_are_refused(library):

@@ -263,3 +263,22 @@ def test_the_extension_is_left_clean():
     with emulated_metal(verify=True):
         mto.quantize(W, force_fused=True)
     assert verdicts() == []
+
+
+def test_what_an_earlier_result_left_in_memory_is_no_result():
+    """The second kernel writes nothing, into memory that the first has filled rightly."""
+    writes = "out[i * mto::kRun + j] = T(fma("
+    for edit in (str, lambda text: text.replace(writes, "if (scale == 12345.0f) " + writes)):
+        with emulated_metal(edit_source=edit, verify=True):
+            for _ in range(2):
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore", KernelWarning)
+                    mx.eval(mto.dequantize(*PACKED, route="ours"))
+            (verdict,) = verdicts()
+        assert (verdict.fault == "") == (edit is str)
+
+
+def test_results_that_a_kernel_does_not_write_are_nan():
+    writes = "out[i * mto::kRun + j] = T(fma("
+    with emulated_metal(edit_source=lambda text: text.replace(writes, "if (false) " + writes)):
+        assert mx.isnan(mto.dequantize(*PACKED, route="ours")).all()

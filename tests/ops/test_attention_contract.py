@@ -64,10 +64,13 @@ BAD_INPUTS = {
     ),
     "no window": ({"window": 0}, "window must be at least 1, got 0."),
     "negative limit": ({"window": (-1, 2)}, "window must have limits of at least 0, got -1."),
-    "no softcap": ({"softcap": 0.0}, "softcap must be positive and finite, got 0.000000."),
+    "no softcap": (
+        {"softcap": 0.0},
+        "softcap must be positive and finite in float32, got 0.000000.",
+    ),
     "endless softcap": (
         {"softcap": float("inf")},
-        "softcap must be positive and finite, got inf.",
+        "softcap must be positive and finite in float32, got inf.",
     ),
     "slopes": (
         {"alibi": mx.zeros((2,))},
@@ -190,3 +193,28 @@ def test_checked_documents_are_an_error(monkeypatch):
     assert mx.add(1, 1, stream=mx.cpu).item() == 2
     good = attend(q, k, v, scale=1.0, cu_seqlens=mx.array([0, 3, 5]), stream=mx.cpu)
     assert mx.isfinite(good).all().item()
+
+
+def test_without_heads():
+    q = mx.zeros((2, 0, 5, 64))
+    packed = [mx.zeros((2, 0, 5, n), dtype) for n, dtype in ((16, mx.uint32), (1, q.dtype))]
+    packed = (*packed, packed[1])
+    out, lse = mto.scaled_dot_product_attention(q, q, q, scale=1.0, return_lse=True)
+    assert out.shape == q.shape and lse.shape == (2, 0, 5)
+    mx.eval(out, lse)
+    out = mto.quantized_scaled_dot_product_attention(q, packed, packed, 1.0)
+    mx.eval(out)
+    gradient = mx.grad(lambda q: mto.scaled_dot_product_attention(q, q, q, scale=1.0).sum())(q)
+    assert out.shape == q.shape and gradient.shape == q.shape
+    mx.eval(gradient)
+
+
+def test_pairs_are_pairs():
+    q = mx.zeros((1, 1, 4, 64))
+    packed = mto.quantize(q, 64, 8)
+    with pytest.raises(ValueError, match="bits must be a value or a pair of them, got"):
+        mto.quantized_scaled_dot_product_attention(q, packed, packed, 1.0, bits=(8, 8, 8))
+    with pytest.raises(ValueError, match=r"k_quantized must be \(w, scales, biases\), got array"):
+        mto.quantized_scaled_dot_product_attention(q, q, packed, 1.0)
+    with pytest.raises(ValueError, match="outs must be a list of arrays, got one array"):
+        mto.merge_attention(q, q[..., 0])

@@ -17,7 +17,7 @@ void Dequantize::eval_gpu(const std::vector<mx::array>& inputs, mx::array& out) 
 void Dequantize::eval_metal(metal::Encoder& encoder, const std::vector<mx::array>& inputs,
                             std::vector<mx::array>& outputs) {
   auto& out = outputs[0];
-  out.set_data(mx::allocator::malloc(out.nbytes()));
+  encoder.allocate(out);
   if (out.size() == 0) return;
   count("dequantize", "metal", "fused");
   std::string types;

@@ -15,7 +15,7 @@ void Quantize::eval_gpu(const std::vector<mx::array>& inputs, std::vector<mx::ar
 
 void Quantize::eval_metal(metal::Encoder& encoder, const std::vector<mx::array>& inputs,
                           std::vector<mx::array>& outputs) {
-  for (auto& out : outputs) out.set_data(mx::allocator::malloc(out.nbytes()));
+  for (auto& out : outputs) encoder.allocate(out);
   const auto& w = inputs[0];
   if (w.size() == 0) return;
   count("quantize", "metal", "fused");

@@ -76,7 +76,7 @@ void QuantizedMatmul::eval_gpu(const std::vector<mx::array>& inputs, mx::array& 
 void QuantizedMatmul::eval_metal(metal::Encoder& encoder, const std::vector<mx::array>& inputs,
                                  std::vector<mx::array>& outputs) {
   auto& out = outputs[0];
-  out.set_data(mx::allocator::malloc(out.nbytes()));
+  encoder.allocate(out);
   if (out.size() == 0) return;
   count("quantized_matmul", "metal", "fused");
 

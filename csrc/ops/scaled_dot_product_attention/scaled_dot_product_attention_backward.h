@@ -19,7 +19,7 @@ class Backward {
   // d_alibi gets a float a query head of the KV head: the tile's part in it.
   void run(int64_t index, float* d_alibi) {
     const auto& p = g_.forward;
-    int64_t group = p.n_heads / p.n_kv_heads, n_rows = group * p.n_q;
+    int64_t group = p.group(), n_rows = group * p.n_q;
     tile_.take_keys(index);
     tile_.products().clear_key_grads();
     if (g_.d_alibi) std::fill_n(d_alibi, group, 0.0f);
@@ -99,7 +99,7 @@ void add_mask_grad(const AttentionGradParams& g, const float* constants, int64_t
   constexpr int kMaxRows = Products::kMaxRows;
   const auto& p = g.forward;
   auto* d_mask = const_cast<float*>(static_cast<const float*>(g.d_mask.data));
-  int64_t group = p.n_heads / p.n_kv_heads, first_row = h % group * p.n_q;
+  int64_t group = p.group(), first_row = h % group * p.n_q;
   GradTile<Products> block(g, constants, b, h / group, true);
   for (int64_t key = keys.begin; key < keys.end; key += kTile) {
     block.take_keys(key / kTile);

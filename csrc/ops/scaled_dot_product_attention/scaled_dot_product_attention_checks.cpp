@@ -70,8 +70,8 @@ class Builder {
   void softcap(const AttentionOptions& options) {
     if (!options.softcap) return;
     double softcap = *options.softcap;
-    if (!(softcap > 0) || !std::isfinite(softcap)) {
-      fail(op_, "softcap", "be positive and finite", std::to_string(softcap));
+    if (!(softcap > 0) || !std::isfinite(static_cast<float>(softcap))) {
+      fail(op_, "softcap", "be positive and finite in float32", std::to_string(softcap));
     }
     call_.settings.softcap = static_cast<float>(softcap);
   }

@@ -109,7 +109,7 @@ class GradTile {
       store(scores + j, weight);
       store(d_scores + j, d_score);
     }
-    if (d_alibi) d_alibi[row.h % (p_.n_heads / p_.n_kv_heads)] -= total(moment);
+    if (d_alibi) d_alibi[row.h % p_.group()] -= total(moment);
   }
 
   [[no_unique_address]] typename Products::Session session_;

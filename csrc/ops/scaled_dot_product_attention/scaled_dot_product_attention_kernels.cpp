@@ -46,7 +46,7 @@ void forward_tile(const AttentionParams& p, int64_t b, int64_t kv_head, Attentio
 void backward(const AttentionGradParams& g, const float* constants, int64_t b, int64_t kv_head,
               AttentionTiles tiles, float* d_q, float* d_alibi) {
   const auto& p = g.forward;
-  int64_t group = p.n_heads / p.n_kv_heads;
+  int64_t group = p.group();
   std::fill_n(d_q, group * p.n_q * attention_d_q_stride(p.d), 0.0f);
   with_products(p, [&]<typename, typename Products>() {
     Backward<Products> pass(g, constants, b, kv_head, d_q);

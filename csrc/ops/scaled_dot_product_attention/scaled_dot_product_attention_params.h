@@ -34,7 +34,7 @@ enum class MaskKind : int32_t { kNone, kBool, kAdditive };
 // One call, every batch element and head of it. Operands that an option lacks are null. Axes of
 // size 1 broadcast; the last axis of q, k, v, out and d_out is dense (column == 1).
 struct AttentionParams {
-  int64_t n_batch, n_heads, n_kv_heads;  // query head h reads KV head h / (n_heads / n_kv_heads)
+  int64_t n_batch, n_heads, n_kv_heads;  // query head h reads KV head h / group()
   int64_t n_q, n_k, d, d_v;
   FloatType type;  // of q, k, v, out, and of the gradients unless said otherwise
   float scale;
@@ -54,6 +54,9 @@ struct AttentionParams {
       block_mask;  // bytes [b, n_heads, ceil(n_q / block_rows), ceil(n_k / block_keys)]
   int32_t block_rows = 1, block_keys = 1;
   const RowKeys* rows;  // [n_q], from causality, window and documents
+
+  // Query heads a KV head; without any head there is none.
+  int64_t group() const { return n_kv_heads == 0 ? 0 : n_heads / n_kv_heads; }
 
   void* out;   // [n_batch, n_heads, n_q, d_v], dense
   float* lse;  // [n_batch, n_heads, n_q], dense

@@ -17,7 +17,7 @@ constexpr int64_t kFewRows = 32;
 struct ForwardPlan {
   explicit ForwardPlan(const AttentionParams& p)
       : heads(p.n_batch * p.n_kv_heads),
-        rows(p.n_heads / p.n_kv_heads * p.n_q),
+        rows(p.group() * p.n_q),
         tiles(ceil_div(p.n_k, kAttentionTile)),
         apart(rows > 0 && rows <= kFewRows && tiles > 1),
         part_floats(attention_sums_floats(rows, p.d_v)) {}
@@ -52,7 +52,7 @@ struct BackwardPlan {
 
 void sum_alibi(const AttentionGradParams& g, const BackwardPlan& plan, const float* parts) {
   const auto& p = g.forward;
-  int64_t group = p.n_heads / p.n_kv_heads;
+  int64_t group = p.group();
   for (int64_t h = 0; h < p.n_batch * p.n_heads; ++h) {
     const float* head = parts + h / group * plan.tiles * group + h % group;
     g.d_alibi[h] = 0;
@@ -122,7 +122,7 @@ void attention_backward(const AttentionGradParams& g, const AttentionGradMask& m
   float* constants = workspace;
   float* d_q = workspace + plan.d_q();
   float* d_alibi = workspace + plan.d_alibi();
-  int64_t group = p.n_heads / p.n_kv_heads;
+  int64_t group = p.group();
   parallel_for(p.n_batch * p.n_heads, [&](int64_t head) {
     kernels.grad_constants(g, head / p.n_heads, head % p.n_heads, {0, p.n_q}, constants);
   });

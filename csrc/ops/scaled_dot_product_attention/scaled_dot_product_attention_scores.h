@@ -23,7 +23,7 @@ inline int32_t id_at(const AttentionOperand& segments, int64_t b, int64_t i) {
 }
 
 inline QueryRow query_row(const AttentionParams& p, int64_t b, int64_t kv_head, int64_t index) {
-  QueryRow row{kv_head * (p.n_heads / p.n_kv_heads) + index / p.n_q, index % p.n_q, {}, 0, 0};
+  QueryRow row{kv_head * p.group() + index / p.n_q, index % p.n_q, {}, 0, 0};
   row.keys = p.rows[row.i];
   if (p.q_segments) row.segment = id_at(p.q_segments, b, row.i);
   if (p.alibi) row.slope = load_one(p.alibi.type, p.alibi.data, p.alibi.offset(b, row.h));
@@ -36,8 +36,7 @@ inline void each_head(const AttentionParams& p, int64_t kv_head, int64_t begin, 
                       F&& f) {
   for (int64_t at = begin; at < end;) {
     int64_t i = at % p.n_q, n = std::min(end - at, p.n_q - i);
-    f(static_cast<int>(at - begin), static_cast<int>(n),
-      kv_head * (p.n_heads / p.n_kv_heads) + at / p.n_q, i);
+    f(static_cast<int>(at - begin), static_cast<int>(n), kv_head * p.group() + at / p.n_q, i);
     at += n;
   }
 }

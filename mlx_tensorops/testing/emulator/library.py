@@ -225,6 +225,9 @@ class Kernel:
         memory = self._sizes(threadgroup_memory or {})
         if (grid is None) == (threads is None):
             raise ValueError("[launch] either grid or threads must be given.")
+        groups = _triple("grid", grid if grid is not None else (1, 1, 1))
+        group = _triple("threadgroup", threadgroup)
+        _check_threads(groups, group)
         with native.LAUNCHING:
             self._native.set_constants(self._constants)
             self._native.set_tensors(tensors)
@@ -232,8 +235,8 @@ class Kernel:
                 self.name,
                 bound,
                 memory,
-                _triple("grid", grid if grid is not None else (1, 1, 1)),
-                _triple("threadgroup", threadgroup),
+                groups,
+                group,
                 _triple("threads", threads) if threads is not None else None,
                 EmuPolicies.of(policies or Policies()),
                 os_threads or len(os.sched_getaffinity(0)),
@@ -313,6 +316,11 @@ class Kernel:
                 f"[launch] {self._describe(argument)} must be contiguous and writable, as the "
                 "kernel may write to it."
             )
+        if array.dtype.kind not in "biufc" or array.dtype in (np.float64, np.complex128):
+            raise ValueError(
+                f"[launch] {self._describe(argument)} must be an array of a type that Metal has, "
+                f"got {array.dtype}."
+            )
         contiguous: np.ndarray[Any, Any] = np.ascontiguousarray(array)
         return contiguous
 
@@ -358,7 +366,18 @@ class Kernel:
 
 
 def _triple(name: str, sizes: Sequence[int]) -> tuple[int, ...]:
-    triple = (*map(int, sizes), 1, 1)[:3]
-    if not 1 <= len(sizes) <= 3 or min(triple) < 0:
-        raise ValueError(f"[launch] {name} must be one to three sizes, got {tuple(sizes)}.")
-    return triple
+    fits = isinstance(sizes, Sequence) and 1 <= len(sizes) <= 3
+    if not fits or not all(isinstance(n, int | np.integer) and 0 < n < 2**32 for n in sizes):
+        raise ValueError(
+            f"[launch] {name} must be one to three whole numbers from 1 to 2^32 - 1, got {sizes}."
+        )
+    return (*map(int, sizes), 1, 1)[:3]
+
+
+def _check_threads(grid: Sequence[int], threadgroup: Sequence[int]) -> None:
+    """Positions of threads have 32 bits."""
+    if any(n * m >= 2**32 for n, m in zip(grid, threadgroup, strict=False)):
+        raise ValueError(
+            f"[launch] grid must have fewer than 2^32 threads along each axis, got {tuple(grid)} "
+            f"threadgroups of {tuple(threadgroup)}."
+        )
