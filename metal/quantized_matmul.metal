@@ -29,6 +29,16 @@ inline Extents extents_of(int n_rows) {
   }
 }
 
+// The first n_rows x n_cols of a tile of x, and zeros; by all threads of a threadgroup.
+template <int Rows, typename T>
+inline void load_padded(threadgroup T* tile, const device T* x, int stride, int n_rows, int n_cols,
+                        int thread_in_group) {
+  for (int i = thread_in_group; i < Rows * kStep; i += mto::kTileSimdgroups * 32) {
+    int row = i / kStep, col = i % kStep;
+    tile[i] = row < n_rows && col < n_cols ? x[int64_t(row) * stride + col] : T(0.0f);
+  }
+}
+
 // WholeRows: m is a multiple of Rows. WholeSteps: k is a multiple of kStep, always so if
 // Transposed. Relaxed: the products of float32 may be of 11 bits.
 template <typename T, typename S, typename B, int Bits, int GroupSize, bool Transposed, int Rows,
@@ -95,11 +105,7 @@ quantized_matmul_tiles(device T* x [[buffer(0)]], const device uint* w [[buffer(
   if constexpr (!WholeSteps) {
     // The operation must not see an x shorter than its k: the last columns, and zeros.
     const int tail = k - n_steps * kStep;
-    for (int i = simdgroup * 32 + lane; i < Rows * kStep; i += mto::kTileSimdgroups * 32) {
-      int x_row = i / kStep, x_col = i % kStep;
-      bool inside = x_row < n_rows && x_col < tail;
-      x_tail[i] = inside ? x[int64_t(x_row) * k + n_steps * kStep + x_col] : T(0.0f);
-    }
+    load_padded<Rows>(x_tail, x + n_steps * kStep, k, n_rows, tail, simdgroup * 32 + lane);
     threadgroup_barrier(mem_flags::mem_threadgroup);
     if (active) {
       mto::load_words(tile, w, n_words, tail, n_cols, lane);

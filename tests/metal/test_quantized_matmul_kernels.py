@@ -166,7 +166,7 @@ BARRIERS = {
         MANY, "simdgroup_barrier", "mto::decode(weights, tile, run);\n      tensor",
     ),
     "x is there": (SHARED, "threadgroup_barrier", "}\n      for (int r = 0"),
-    "x is used": (SHARED, "threadgroup_barrier", "for (int r = 0"),
+    "x is used": (SHARED, "threadgroup_barrier", "const uint x_col"),
     "parts are there": (FEW, "threadgroup_barrier", "if (thread_in_group"),
     "parts are used": (FEW, "threadgroup_barrier", "}\n}"),
 }  # fmt: skip
