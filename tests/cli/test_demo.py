@@ -15,7 +15,7 @@ def test_demo_generates_through_our_ops_and_agrees(python, tmp_path):
         assert row["n_prompt"] == 44 and row["n_generated"] == 6
         assert row["prefill_tps"] > 0 and row["decode_tps"] > 0
         assert row["text"] in done.stdout
-    assert results["modules_patched"] == 211 and results["fallbacks"] == {}
+    assert results["modules_patched"] == 241 and results["fallbacks"] == {}
     logits = results["logits"]
     for pair in ("patched_to_float64", "mlx_to_float64", "patched_to_mlx"):
         assert 0 < logits[pair]["largest"] < 2e-5 * logits["largest"], pair
