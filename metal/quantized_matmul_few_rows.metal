@@ -38,8 +38,8 @@ inline void add_run(thread Columns& sums, const thread Columns* weights, X x) {
 
 // The sums of all lanes, to `n_rows` rows and `n_cols` columns of y.
 template <int Rows, int Cols, typename T>
-inline void store_sums(const thread vec<float, Cols>* sums, device T* y, uint n, int n_rows,
-                       int n_cols, int lane) {
+inline void store_sums(const thread vec<float, Cols>* sums, int n_rows, int n_cols, device T* y,
+                       uint n, int lane) {
   for (int r = 0; r < Rows; ++r) {
     if (r >= n_rows) break;
     const vec<float, Cols> total = mto::sum_lanes(sums[r]);
@@ -117,7 +117,7 @@ quantized_matmul_few_rows_t(const device T* x [[buffer(0)]], const device uint* 
       }
     }
   }
-  store_sums<Rows, Cols>(sums, y, n, n_rows, n_cols, lane);
+  store_sums<Rows, Cols>(sums, n_rows, n_cols, y, n, lane);
 }
 
 // Adds up what the simdgroups have of a bundle of rows of a column of y.
