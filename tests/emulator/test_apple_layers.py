@@ -204,8 +204,11 @@ def test_fft(apple, n, factors, per_thread, form):
     threads = tiles(n, per_thread)
     # Kernels with a real side do two transforms at once.
     groups = tiles(tiles(3, 2), 2) if "real" in form else tiles(3, 2)
+    # Of an uneven batch, both transforms of the last pair are the same row, which is stored twice.
+    races = {"real": ("device_race",), "inverse_real": ("device_race", "threadgroup_race")}
+    allow = (*EARLY_EXIT, *races.get(form, ()))
     ak.launch(library, "fft", (groups, 2, threads), (1, 2, threads), by="threads",
-              **{"in": x, "out": out}, n=n, batch_size=3, allow=EARLY_EXIT,
+              **{"in": x, "out": out}, n=n, batch_size=3, allow=allow,
               constants=fft_constants(n, factors, per_thread, inverse))  # fmt: skip
     assert np.abs(out - expected).max() < 1e-6 * np.abs(expected).max() * np.log2(n)
 
