@@ -17,6 +17,13 @@ ARITHMETICS = (np.float64, np.float32)
 _FLOOR = 1e-30
 
 
+def operands(seed, n_q=9, n_k=33, dtype=mx.float32, heads=(4, 2), d=16, batch=2):
+    """Random q, k and v of calls outside the case table."""
+    rng = np.random.default_rng(seed)
+    shapes = [(batch, heads[0], n_q, d), (batch, heads[1], n_k, d), (batch, heads[1], n_k, d)]
+    return [random_floats(rng, shape, dtype) for shape in shapes]
+
+
 def inputs_of(case):
     """Names of the input arrays, in order."""
     names = ["q", "k", "v"]

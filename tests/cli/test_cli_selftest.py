@@ -3,6 +3,7 @@ import sys
 
 import mlx.core as mx
 import pytest
+from emulated_only import ELSEWHERE
 
 from mlx_tensorops.verification import KernelWarning
 
@@ -19,7 +20,7 @@ def _on_cpu(tmp_path, monkeypatch):
 @pytest.fixture
 def emulated():
     if sys.platform != "linux":
-        pytest.skip("the Metal emulator runs on Linux only")
+        pytest.skip(ELSEWHERE)
     from mlx_tensorops.testing import emulated_metal
 
     return emulated_metal

@@ -1,11 +1,11 @@
 """The emulator's tests: where they run, and Apple's kernels under more than one set of rules."""
 
-import sys
 from pathlib import Path
 
 import apple_kernels
 import pytest
 from cpu_only import on_cpu, tracing
+from emulated_only import skip_elsewhere
 from safe_compile import compile_only_where_it_works
 
 __all__ = ["apple", "compile_only_where_it_works", "default_policies", "on_cpu", "tracing"]
@@ -21,12 +21,7 @@ NOT_SWEPT = ("test_apple_headers", "test_apple_sweeps")  # compiles only; sweeps
 
 
 def pytest_collection_modifyitems(items):
-    """On Linux nothing is skipped: without a compiler the tests fail, and say what to install."""
-    if sys.platform == "linux":
-        return
-    for item in items:
-        if HERE in item.path.parents:
-            item.add_marker(pytest.mark.skip(reason="the Metal emulator runs on Linux only"))
+    skip_elsewhere(items, HERE)
 
 
 def pytest_generate_tests(metafunc):

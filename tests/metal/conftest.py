@@ -1,11 +1,11 @@
 """Fixtures of this folder."""
 
-import sys
 import warnings
 from pathlib import Path
 
 import pytest
 from cpu_only import on_cpu
+from emulated_only import skip_elsewhere
 from safe_compile import compile_only_where_it_works
 
 import mlx_tensorops as mto
@@ -17,12 +17,7 @@ HERE = Path(__file__).parent
 
 
 def pytest_collection_modifyitems(items):
-    """On Linux nothing is skipped: without a compiler the tests fail, and say what to install."""
-    if sys.platform == "linux":
-        return
-    for item in items:
-        if HERE in item.path.parents:
-            item.add_marker(pytest.mark.skip(reason="the Metal emulator runs on Linux only"))
+    skip_elsewhere(items, HERE)
 
 
 @pytest.fixture(autouse=True)

@@ -1,10 +1,12 @@
 """scaled_dot_product_attention: what it refuses."""
 
 import mlx.core as mx
-import numpy as np
 import pytest
+from attention_ops import operands
 
 import mlx_tensorops as mto
+
+attend = mto.scaled_dot_product_attention
 
 KERNELS = ("cpu",)
 
@@ -168,16 +170,6 @@ def test_bad_documents(name):
     with pytest.raises(ValueError) as error:
         attend(**(GOOD | ONE | {"cu_seqlens": value}))
     assert str(error.value) == f"[scaled_dot_product_attention] cu_seqlens must {rule}."
-
-
-def attend(q, k, v, **options):
-    return mto.scaled_dot_product_attention(q, k, v, **options)
-
-
-def operands(seed, n_q=9, n_k=33, dtype=mx.float32, heads=(4, 2), d=16, batch=2):
-    rng = np.random.default_rng(seed)
-    shapes = [(batch, heads[0], n_q, d), (batch, heads[1], n_k, d), (batch, heads[1], n_k, d)]
-    return [mx.array(rng.standard_normal(s).astype(np.float32)).astype(dtype) for s in shapes]
 
 
 def test_checked_documents_are_an_error(monkeypatch):

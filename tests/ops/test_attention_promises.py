@@ -4,7 +4,7 @@ import attention_cases as cases
 import mlx.core as mx
 import numpy as np
 import pytest
-from attention_ops import ScaledDotProductAttention
+from attention_ops import ScaledDotProductAttention, operands
 from tolerance import assert_same_bits, bits_of, to_float64
 
 import mlx_tensorops as mto
@@ -12,16 +12,7 @@ from mlx_tensorops import _ext
 from mlx_tensorops.reference import scaled_dot_product_attention as reference
 
 KERNELS = ("cpu",)
-
-
-def attend(q, k, v, **options):
-    return mto.scaled_dot_product_attention(q, k, v, **options)
-
-
-def operands(seed, n_q=9, n_k=33, dtype=mx.float32, heads=(4, 2), d=16, batch=2):
-    rng = np.random.default_rng(seed)
-    shapes = [(batch, heads[0], n_q, d), (batch, heads[1], n_k, d), (batch, heads[1], n_k, d)]
-    return [mx.array(rng.standard_normal(s).astype(np.float32)).astype(dtype) for s in shapes]
+attend = mto.scaled_dot_product_attention
 
 
 @pytest.mark.parametrize("backward", (False, True), ids=("forward", "backward"))
