@@ -96,6 +96,12 @@ void unlocked(const std::function<void()>& run) {
   run();
 }
 
+std::string digest(const std::string& text) {
+  nb::gil_scoped_acquire gil;
+  auto hashed = nb::module_::import_("hashlib").attr("sha256")(nb::bytes(text.data(), text.size()));
+  return nb::cast<std::string>(hashed.attr("hexdigest")());
+}
+
 void warn(const std::string& message) {
   nb::gil_scoped_acquire gil;
   nb::module_::import_("mlx_tensorops.verification").attr("warn")(message);
@@ -118,7 +124,7 @@ nb::object without_emulation(const nb::typed<nb::callable, nb::object()>& run) {
 }  // namespace
 
 void bind_metal(nb::module_& m) {
-  mto::metal::set_verification_host({&warn, &unlocked});
+  mto::metal::set_verification_host({&digest, &warn, &unlocked});
   nb::class_<mto::metal::Kernel>(m, "MetalKernel", "One instance of a Metal kernel.")
       .def_ro("op", &mto::metal::Kernel::op)
       .def_ro("function", &mto::metal::Kernel::function)

@@ -16,8 +16,8 @@
 using namespace metal;
 using namespace mpp::tensor_ops;
 
-constant constexpr int kStep = 32;  // of k; what a cooperative operand takes, and divides a group
-constant constexpr int kPace = 4;   // steps until simdgroups wait for each other, to share a cache
+constant constexpr int kStep = mto::kTileStep;
+constant constexpr int kPace = 4;  // steps until simdgroups wait for each other, to share a cache
 
 // Of a step of x: the operation checks those that are not promised.
 template <typename Extents, bool WholeRows>

@@ -29,8 +29,6 @@ Place place_of(mx::Stream stream) {
   return {stream.device == mx::Device::gpu ? "gpu" : "cpu", ""};
 }
 
-std::string backend_of(mx::Stream stream) { return place_of(stream).backend; }
-
 Coverage coverage_of(const Place& place, const Format& format, const NamedDtypes& dtypes) {
   // MLX has kernels for operands of one dtype, and converts where there are several.
   bool one_dtype = std::all_of(dtypes.begin(), dtypes.end(), [&](const auto& operand) {
@@ -55,21 +53,13 @@ void check_route(std::string_view op, std::string_view route) {
 }
 
 bool takes_call(const Call& call) {
-  auto [unsupported, mlx_has_kernel] = coverage_of(place_of(call.stream), call.format, call.dtypes);
-  return takes_call(
-      {call.op, call.stream, unsupported, mlx_has_kernel, call.route, call.force_fused});
-}
-
-bool takes_call(const Choice& choice) {
-  auto route = choice.route.value_or("auto");
-  check_route(choice.op, route);
-  if (route == "mlx" && choice.force_fused) {
-    fail(choice.op, "route", "be \"ours\" or \"auto\" where force_fused is set", "\"mlx\"");
+  auto route = call.route.value_or("auto");
+  check_route(call.op, route);
+  if (route == "mlx" && call.force_fused) {
+    fail(call.op, "route", "be \"ours\" or \"auto\" where force_fused is set", "\"mlx\"");
   }
-  auto place = place_of(choice.stream);
-  Coverage coverage{choice.unsupported, choice.mlx_has_kernel};
-  auto reason = reason_against(place, coverage, route, choice.force_fused);
-  return !give_away(choice.op, place.backend, reason, choice.force_fused);
+  auto reason = reason_against(call.place, call.coverage, route, call.force_fused);
+  return !give_away(call.op, call.place.backend, reason, call.force_fused);
 }
 
 bool may_run(std::string_view op, const mx::array& a, bool force_fused) {

@@ -5,26 +5,6 @@
 
 namespace mto {
 
-// A call, as far as it decides whether our kernel or MLX's op runs it.
-struct Call {
-  std::string_view op;
-  mx::Stream stream;
-  Format format;
-  NamedDtypes dtypes;
-  std::optional<std::string> route;  // "ours", "mlx", "auto" (None)
-  bool force_fused;
-};
-
-// The same for an op that knows itself what its kernels cover.
-struct Choice {
-  std::string_view op;
-  mx::Stream stream;
-  std::string unsupported;  // why no kernel of ours covers the call; empty where one does
-  bool mlx_has_kernel;
-  std::optional<std::string> route;
-  bool force_fused;
-};
-
 // Whose kernels run the ops of a stream, "cpu", "metal" or "gpu" (streams of the CPU are "metal"
 // while the emulator runs their kernels), and why none of ours can there, empty where they can.
 struct Place {
@@ -32,7 +12,6 @@ struct Place {
   std::string unfit;
 };
 Place place_of(mx::Stream stream);
-std::string backend_of(mx::Stream stream);
 
 // What a call is that an op's kernels may cover, and MLX's.
 struct Coverage {
@@ -49,13 +28,21 @@ std::string reason_against(const Place& place, const Coverage& coverage, std::st
 // Throws where there is no such route.
 void check_route(std::string_view op, std::string_view route);
 
+// A call, as far as it decides whether our kernel or MLX's op runs it.
+struct Call {
+  std::string_view op;
+  Place place;
+  Coverage coverage;
+  std::optional<std::string> route;  // "ours", "mlx", "auto" (None)
+  bool force_fused;
+};
+
 // True where our kernel runs the call. Else MLX's op has to, which is recorded, or refused where
 // the caller forbids it.
 //
 // "auto" is ours on a CPU. On a Mac it is MLX's for what MLX has a kernel for: until a measurement
 // on that Mac says otherwise, Apple's kernels are the safer choice.
 bool takes_call(const Call& call);
-bool takes_call(const Choice& choice);
 
 // Whether the lazy array of one of our ops may be evaluated: not where its Metal kernels were found
 // wrong. Then MLX's op has to run, which is recorded, or refused where the caller forbids it.

@@ -12,7 +12,10 @@ namespace mto {
 
 constexpr int64_t affine_row_bytes(int64_t n_values, int bits) { return n_values * bits / 8; }
 
-// The i-th of 8 codes, which fill `Bits` bytes.
+// The shortest run of codes that starts and ends at a byte, whatever their bits.
+enum { kAffineRun = 8 };
+
+// The i-th code of a run, which fills `Bits` bytes.
 template <int Bits>
 inline float affine_code(uint64_t run, int i) {
   return static_cast<float>(static_cast<uint32_t>(run >> (i * Bits)) & ((1u << Bits) - 1));

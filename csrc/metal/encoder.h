@@ -8,6 +8,7 @@
 #include <memory>
 #include <vector>
 
+#include "common/integers.h"
 #include "metal/device.h"
 #include "metal/kernel.h"
 
@@ -31,6 +32,13 @@ class Encoder {
   virtual void dispatch(Size threadgroups, Size threads_per_threadgroup) = 0;
   // Keeps an array of eval_metal alive until the kernels dispatched so far are done.
   virtual void keep(const mx::array& a) = 0;
+
+  // A thread for each of `n` items. `n` is bound at `index`: the last threads have none.
+  void dispatch_each(int64_t n, int index) {
+    constexpr int64_t kThreads = 256;
+    value(n, index);
+    dispatch({ceil_div(n, kThreads)}, {kThreads});
+  }
 
   template <typename T>
   void value(const T& value, int index) {

@@ -17,15 +17,6 @@ constexpr size_t kNameMax = 150;  // of 255 that file systems allow
 constexpr const char* kRight = "right\n";
 constexpr const char* kWrong = "wrong: ";
 
-// FNV-1a: the same in every process and on every machine, unlike std::hash.
-std::string hash_of(const std::string& text) {
-  uint64_t hash = 14695981039346656037u;
-  for (unsigned char c : text) hash = (hash ^ c) * 1099511628211u;
-  std::ostringstream out;
-  out << std::hex << hash;
-  return out.str();
-}
-
 std::string folder() {
   auto variable = [](const char* name) -> std::string {
     const char* value = std::getenv(name);
@@ -39,12 +30,13 @@ std::string folder() {
 
 }  // namespace
 
-VerdictFile::VerdictFile(const Kernel& kernel, const std::string& text, const Device& device) {
+VerdictFile::VerdictFile(const Kernel& kernel, const std::string& text, const Device& device,
+                         const Digest& digest) {
   auto name = pipeline_name(kernel);
   head_ = "kernel " + name + "\ndevice " + to_string(device) + "\ntext of " +
-          std::to_string(text.size()) + " bytes, " + hash_of(text) + "\n";
+          std::to_string(text.size()) + " bytes, " + digest(text) + "\n";
   auto in = folder();
-  if (!in.empty()) path_ = in + "/" + name.substr(0, kNameMax) + "-" + hash_of(head_);
+  if (!in.empty()) path_ = in + "/" + name.substr(0, kNameMax) + "-" + digest(head_);
 }
 
 std::optional<std::string> VerdictFile::read() const {

@@ -12,7 +12,6 @@
 #include "common/counters.h"
 #include "metal/emulation.h"
 #include "metal/trial.h"
-#include "metal/verdict_file.h"
 
 namespace mto::metal {
 namespace {
@@ -138,7 +137,8 @@ void judge(const mx::array& a) {
       if (known.count(pipeline_name(kernel))) continue;
     }
     auto active = emulation();
-    VerdictFile file(kernel, active ? active->source(kernel) : source(kernel), *device);
+    VerdictFile file(kernel, active ? active->source(kernel) : source(kernel), *device,
+                     host.digest);
     if (auto fault = file.read()) {
       std::lock_guard lock(state);
       known[pipeline_name(kernel)] = {kernel, *fault, true};

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "metal/encoder.h"
+#include "metal/verdict_file.h"
 
 namespace mto::metal {
 
@@ -36,6 +37,7 @@ void forget_verdicts();
 bool in_trial();
 
 struct VerificationHost {
+  Digest digest;
   // Tells the user of a kernel that is not used. May throw.
   std::function<void(const std::string&)> warn;
   // Calls a function without any lock that tasks of MLX might wait for.

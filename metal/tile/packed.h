@@ -2,10 +2,11 @@
 
 #include <metal_stdlib>
 
+#include "formats/affine.h"
+
 namespace mto {
 
-// The shortest run of codes that starts and ends at a byte, whatever their bits.
-constant constexpr int kRun = 8;
+constant constexpr int kRun = kAffineRun;
 
 // A run of 8 codes of `Bits` bits: `Bits` bytes, the first code in the lowest bits. In the fewest
 // loads: the run is at a multiple of `Bits` bytes in a row of whole words.

@@ -44,7 +44,8 @@ mx::array dequantize(const mx::array& w, const mx::array& scales,
   } else {
     check_other_mode(kOp, w, scales);
   }
-  if (takes_call({kOp, stream, format, dtypes, route, force_fused})) {
+  auto place = place_of(stream);
+  if (takes_call({kOp, place, coverage_of(place, format, dtypes), route, force_fused})) {
     return make(w, scales, *biases, format.group_size, format.bits, out_dtype, stream, force_fused);
   }
   return mx::dequantize(w, scales, biases, group_size, bits, mode, global_scale, dtype, stream);

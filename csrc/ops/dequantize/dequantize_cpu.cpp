@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "common/counters.h"
+#include "common/integers.h"
 #include "common/route.h"
 #include "cpu/matrices.h"
 #include "cpu/thread_pool.h"
@@ -42,7 +43,7 @@ void Dequantize::eval_cpu(const std::vector<mx::array>& inputs, mx::array& out) 
         params.biases = operands[2][0];
         int64_t n_groups = params.n_rows * params.n_cols / params.group_size;
         int64_t per_task = kTaskValues / params.group_size;
-        parallel_for((n_groups + per_task - 1) / per_task, [&](int64_t task) {
+        parallel_for(ceil_div(n_groups, per_task), [&](int64_t task) {
           int64_t begin = task * per_task;
           kernels.groups(params, begin, std::min(begin + per_task, n_groups));
         });

@@ -42,7 +42,8 @@ std::vector<mx::array> quantize(const mx::array& w, std::optional<int> group_siz
     if (global_scale) fail(kOp, "global_scale", "be None in mode \"affine\"", "an array");
     dtypes = {{"w", w.dtype()}};
   }
-  if (takes_call({kOp, stream, format, dtypes, route, force_fused})) {
+  auto place = place_of(stream);
+  if (takes_call({kOp, place, coverage_of(place, format, dtypes), route, force_fused})) {
     return make(w, format.group_size, format.bits, stream, force_fused);
   }
   return mx::quantize(w, group_size, bits, mode, global_scale, stream);

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "common/counters.h"
+#include "common/integers.h"
 #include "common/route.h"
 #include "cpu/matrices.h"
 #include "cpu/thread_pool.h"
@@ -37,7 +38,7 @@ void Quantize::eval_cpu(const std::vector<mx::array>& inputs, std::vector<mx::ar
         operand.load();
         params.w = operand[0];
         int64_t per_task = kTaskValues / params.group_size;
-        parallel_for((params.n_groups + per_task - 1) / per_task, [&](int64_t task) {
+        parallel_for(ceil_div(params.n_groups, per_task), [&](int64_t task) {
           int64_t begin = task * per_task;
           kernels.groups(params, begin, std::min(begin + per_task, params.n_groups));
         });

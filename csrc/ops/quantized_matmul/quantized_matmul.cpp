@@ -87,10 +87,11 @@ mx::array quantized_matmul(const mx::array& x, const mx::array& w, const mx::arr
   auto stream = mx::to_stream(s);
   auto format = check_format(kOp, mode, group_size, bits);
   bool tf32 = check_precision(kOp, precision);
+  auto place = place_of(stream);
   if (!format.affine()) {
     if (x.ndim() == 0) fail(kOp, "x", "have at least 1 dimension", "a scalar");
     check_other_mode(kOp, w, scales);
-    takes_call({kOp, stream, format, {}, route, force_fused});
+    takes_call({kOp, place, coverage_of(place, format, {}), route, force_fused});
     return mlx_quantized_matmul(x, w, scales, biases, transpose, group_size, bits, mode, stream);
   }
   int n_values = check_affine_operands(kOp, w, scales, biases, format);
@@ -98,7 +99,7 @@ mx::array quantized_matmul(const mx::array& x, const mx::array& w, const mx::arr
   auto matrix = x.ndim() == 1 ? mx::expand_dims(x, 0, stream) : x;
   check_batch(matrix, w);
   NamedDtypes dtypes{{"x", x.dtype()}, {"scales", scales.dtype()}, {"biases", biases->dtype()}};
-  if (!takes_call({kOp, stream, format, dtypes, route, force_fused})) {
+  if (!takes_call({kOp, place, coverage_of(place, format, dtypes), route, force_fused})) {
     auto out =
         mlx_quantized_matmul(matrix, w, scales, biases, transpose, group_size, bits, mode, stream);
     // The result's dtype must not depend on the system that the call runs on.

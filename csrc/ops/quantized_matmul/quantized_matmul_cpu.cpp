@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "common/counters.h"
+#include "common/integers.h"
 #include "common/route.h"
 #include "cpu/matrices.h"
 #include "cpu/thread_pool.h"
@@ -12,8 +13,6 @@
 
 namespace mto {
 namespace {
-
-int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // One product after another, or all at once, cut into tasks; see quantized_matmul_tiles.h.
 class Launch {

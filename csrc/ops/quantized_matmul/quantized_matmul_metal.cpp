@@ -2,7 +2,9 @@
 #include <limits>
 
 #include "common/counters.h"
+#include "common/integers.h"
 #include "metal/batch_table.h"
+#include "metal/instance.h"
 #include "ops/quantized_matmul/quantized_matmul.h"
 #include "ops/quantized_matmul/quantized_matmul_metal_params.h"
 #include "ops/quantized_matmul/quantized_matmul_metal_variant.h"
@@ -14,40 +16,27 @@ using Params = QuantizedMatmulMetalParams;
 using Variant = QuantizedMatmulVariant;
 
 constexpr int64_t kLanes = 32;
-constexpr int64_t kTileStep = 32;  // of k, as in metal/quantized_matmul.metal
-
-int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 struct Format {
   int bits, group_size;
   bool transpose, tf32;
 };
 
-std::string text(bool value) { return value ? "true" : "false"; }
-std::string text(int value) { return std::to_string(value); }
-
-template <typename... Args>
-std::string instance(const std::string& function, const Args&... args) {
-  std::string list;
-  ((list += (list.empty() ? "" : ", ") + text(args)), ...);
-  return function + list + ">";
-}
-
 metal::Kernel kernel_of(const Variant& variant, const Params& params, const Format& format,
                         const std::vector<mx::array>& inputs) {
-  std::string types;
-  for (int i : {0, 2, 3}) types += std::string(metal::type_name(inputs[i].dtype())) + ", ";
+  auto x = inputs[0].dtype(), scales = inputs[2].dtype(), biases = inputs[3].dtype();
   const auto& [bits, group_size, transpose, tf32] = format;
   if (variant.kind == Variant::kFewRows) {
-    auto function = "quantized_matmul_few_rows_" + std::string(transpose ? "t<" : "n<") + types;
-    return {"quantized_matmul_few_rows",
-            instance(function, bits, group_size, variant.rows, variant.cols)};
+    auto function = std::string("quantized_matmul_few_rows_") + (transpose ? "t" : "n");
+    return {"quantized_matmul_few_rows", metal::instance(function, x, scales, biases, bits,
+                                                         group_size, variant.rows, variant.cols)};
   }
   // It concerns products of float32 alone, yet MLX's kernels, which ship for M5, set it always.
-  bool relaxed = tf32 || inputs[0].dtype() != mx::float32;
+  bool relaxed = tf32 || x != mx::float32;
   return {"quantized_matmul",
-          instance("quantized_matmul_tiles<" + types, bits, group_size, transpose, variant.rows,
-                   variant.cols, params.m % variant.rows == 0, params.k % kTileStep == 0, relaxed)};
+          metal::instance("quantized_matmul_tiles", x, scales, biases, bits, group_size, transpose,
+                          variant.rows, variant.cols, params.m % variant.rows == 0,
+                          params.k % kTileStep == 0, relaxed)};
 }
 
 // Threadgroups for one product, and their threads.

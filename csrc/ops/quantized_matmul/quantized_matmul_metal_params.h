@@ -18,6 +18,7 @@ struct QuantizedMatmulMetalParams {
 // Simdgroups of a threadgroup.
 enum {
   kTileSimdgroups = 4,  // side by side, with the same rows of x
+  kTileStep = 32,       // of k; what a cooperative operand takes, and divides a group
   kFewRowsSplits = 8,   // that share out k (not transposed)
 };
 

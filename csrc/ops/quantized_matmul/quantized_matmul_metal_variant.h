@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "common/integers.h"
+
 namespace mto {
 
 struct QuantizedMatmulVariant {
@@ -34,7 +36,7 @@ inline QuantizedMatmulVariant quantized_matmul_variant(int64_t m, int64_t n, int
     return {QuantizedMatmulVariant::kFewRows, rows, rows <= 16 ? 4 : 2};
   }
   // Again 64 sums a lane. A taller tile decodes less, unless half of the last one were empty.
-  auto cost = [&](int64_t rows) { return (m + rows - 1) / rows * (rows + kMetalDecodeRows); };
+  auto cost = [&](int64_t rows) { return ceil_div(m, rows) * (rows + kMetalDecodeRows); };
   bool tall = cost(64) <= cost(32);
   return {QuantizedMatmulVariant::kTiles, tall ? 64 : 32, tall ? 32 : 64};
 }

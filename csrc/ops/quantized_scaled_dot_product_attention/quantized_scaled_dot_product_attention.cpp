@@ -83,8 +83,9 @@ std::pair<mx::array, mx::array> quantized_scaled_dot_product_attention(
   auto keys = decode(k.arrays, k_format, stream), values = decode(v.arrays, v_format, stream);
   check_attention_operands(kOp, q, keys, values);
   auto call = canonical_call(kOp, q, keys, values, scale, options, stream);
-  auto reason = unsupported_call(backend_of(stream), q, values.shape(-1), k, v);
-  if (!takes_call({kOp, stream, reason, false, options.route, options.force_fused})) {
+  auto place = place_of(stream);
+  Coverage coverage{unsupported_call(place.backend, q, values.shape(-1), k, v), false};
+  if (!takes_call({kOp, place, coverage, options.route, options.force_fused})) {
     auto [out, lse] = scaled_dot_product_attention(q, keys, values, scale, options, stream);
     return {mx::astype(out, q.dtype(), stream), lse};
   }

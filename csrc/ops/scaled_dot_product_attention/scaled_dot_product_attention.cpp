@@ -118,13 +118,14 @@ std::pair<mx::array, mx::array> scaled_dot_product_attention(const mx::array& q,
   auto stream = mx::to_stream(s);
   check_attention_operands(kOp, q, k, v);
   auto call = canonical_call(kOp, q, k, v, scale, options, stream);
-  auto reason =
-      unsupported_attention(backend_of(stream), call.inputs[0].dtype(), q.shape(-1), v.shape(-1));
-  bool mlx_has_kernel = mlx_takes(call, options);
+  auto place = place_of(stream);
+  Coverage coverage{
+      unsupported_attention(place.backend, call.inputs[0].dtype(), q.shape(-1), v.shape(-1)),
+      mlx_takes(call, options)};
   Arrays outputs;
-  if (takes_call({kOp, stream, reason, mlx_has_kernel, options.route, options.force_fused})) {
+  if (takes_call({kOp, place, coverage, options.route, options.force_fused})) {
     outputs = ScaledDotProductAttention(stream, call.settings).apply(call.inputs);
-  } else if (mlx_has_kernel) {
+  } else if (coverage.mlx_has_kernel) {
     auto out = mlx_attention(call, options, stream);
     outputs = {out, out};
   } else {

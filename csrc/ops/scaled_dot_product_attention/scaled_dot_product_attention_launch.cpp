@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <limits>
 
+#include "common/integers.h"
 #include "cpu/matrices.h"
 
 namespace mto {
@@ -198,7 +199,7 @@ void AttentionLaunch::bind_mask_grad(mx::array& d_mask, const mx::Shape& batch) 
 void AttentionLaunch::take_workspace(int64_t n_floats) {
   // Of rows, as an axis has no more than 2^31 - 1 elements.
   constexpr int64_t kRow = 1024;
-  mx::Shape shape{static_cast<int>((n_floats + kRow - 1) / kRow), kRow};
+  mx::Shape shape{static_cast<int>(ceil_div(n_floats, kRow)), kRow};
   if (n_floats > 0) workspace_ = temporary(shape, mx::float32, stream_).data<float>();
 }
 

@@ -2,13 +2,12 @@
 
 #include <algorithm>
 
+#include "common/integers.h"
 #include "cpu/thread_pool.h"
 #include "ops/scaled_dot_product_attention/scaled_dot_product_attention_kernels.h"
 
 namespace mto {
 namespace {
-
-int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // So few rows (of a KV head) leave most of the time to reading keys and values: tiles of keys are
 // done apart, so that all cores have work even for one head.
