@@ -45,7 +45,8 @@ endfunction()
 function(tensorops_embed_metal)
   set(root "${CMAKE_CURRENT_SOURCE_DIR}")
   file(GLOB_RECURSE files CONFIGURE_DEPENDS RELATIVE "${root}" metal/*.metal metal/*.h)
-  file(GLOB shared CONFIGURE_DEPENDS RELATIVE "${root}" csrc/formats/*.h csrc/ops/*/*_metal_params.h)
+  file(GLOB shared CONFIGURE_DEPENDS RELATIVE "${root}" csrc/formats/*.h csrc/ops/*/*_metal_params.h
+    csrc/ops/*/scaled_dot_product_attention_tiles.h)
   list(FILTER shared EXCLUDE REGEX "_(simd|encode)\\.h$")
   list(APPEND files ${shared})
   list(SORT files)
@@ -61,6 +62,6 @@ function(tensorops_embed_metal)
     set(encoder csrc/metal/emulated_encoder.cpp)
   endif()
   set(MTO_METAL_SOURCES "${output}" "${encoder}" csrc/metal/kernel.cpp csrc/metal/recorder.cpp
-    csrc/metal/trial.cpp csrc/metal/verdict_file.cpp csrc/metal/verification.cpp
+    csrc/metal/strided.cpp csrc/metal/trial.cpp csrc/metal/verdict_file.cpp csrc/metal/verification.cpp
     PARENT_SCOPE)
 endfunction()

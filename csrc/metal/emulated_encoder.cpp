@@ -40,6 +40,13 @@ class EmulatedEncoder : public Encoder {
     inputs_.push_back(a);
   }
 
+  void view(const mx::array& a, int64_t begin, int64_t end, int index) override {
+    auto item = static_cast<int64_t>(a.itemsize());
+    auto* data = const_cast<char*>(a.data<char>()) + begin * item;
+    buffers_.push_back({index, data, static_cast<size_t>((end - begin) * item)});
+    inputs_.push_back(a);
+  }
+
   void output(mx::array& a, int index) override {
     buffers_.push_back({index, a.data<char>(), a.nbytes()});
   }

@@ -26,6 +26,8 @@ class Encoder {
   virtual void pipeline(const Kernel& kernel) = 0;
   // Arrays are row-contiguous.
   virtual void input(const mx::array& a, int index) = 0;
+  // Elements begin .. end, counted from the first, of an array of any strides.
+  virtual void view(const mx::array& a, int64_t begin, int64_t end, int index) = 0;
   virtual void output(mx::array& a, int index) = 0;
   virtual void bytes(const void* data, size_t size, int index) = 0;
   virtual void threadgroup_memory(size_t size, int index) = 0;

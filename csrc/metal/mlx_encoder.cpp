@@ -36,6 +36,9 @@ class MlxEncoder : public Encoder {
   }
 
   void input(const mx::array& a, int index) override { encoder_.set_input_array(a, index); }
+  void view(const mx::array& a, int64_t begin, int64_t, int index) override {
+    encoder_.set_input_array(a, index, begin * static_cast<int64_t>(a.itemsize()));
+  }
   void output(mx::array& a, int index) override { encoder_.set_output_array(a, index); }
 
   void bytes(const void* data, size_t size, int index) override {

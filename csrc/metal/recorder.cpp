@@ -14,6 +14,7 @@ class Recorder : public Encoder {
   void allocate(mx::array& a) override { a.set_data(mx::allocator::malloc(a.nbytes())); }
   void pipeline(const Kernel& kernel) override { kernels.push_back(kernel); }
   void input(const mx::array&, int) override {}
+  void view(const mx::array&, int64_t, int64_t, int) override {}
   void output(mx::array&, int) override {}
   void bytes(const void*, size_t, int) override {}
   void threadgroup_memory(size_t, int) override {}

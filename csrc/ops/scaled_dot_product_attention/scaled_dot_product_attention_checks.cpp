@@ -138,7 +138,7 @@ class Builder {
                         mx::int32, stream_);
     }
     if (a.dtype() == mx::uint32 || a.dtype() == mx::uint64) {
-      return mx::astype(mx::minimum(a, mx::array(kLargest, a.dtype()), stream_), mx::int32,
+      return mx::astype(mx::minimum(a, mx::array(int{kLargest}, a.dtype()), stream_), mx::int32,
                         stream_);
     }
     return mx::astype(a, mx::int32, stream_);

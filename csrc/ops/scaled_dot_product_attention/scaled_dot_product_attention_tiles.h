@@ -9,8 +9,10 @@
 
 namespace mto {
 
-constexpr int32_t kNoLimit = -1;          // of a window
-constexpr int32_t kLargest = 0x7fffffff;  // neutral for a minimum
+enum : int32_t {
+  kNoLimit = -1,          // of a window
+  kLargest = 0x7fffffff,  // neutral for a minimum
+};
 
 inline int32_t smaller(int32_t a, int32_t b) { return a < b ? a : b; }
 inline int32_t larger(int32_t a, int32_t b) { return a < b ? b : a; }
