@@ -1,4 +1,4 @@
-"""Reference of ``quantize``: see ``formats.affine`` for the rule and its rounding points."""
+"""Reference of ``quantize``: see ``formats`` for the rules and their rounding points."""
 
 import mlx.core as mx
 import numpy as np
@@ -6,14 +6,54 @@ from numpy.typing import DTypeLike
 
 from mlx_tensorops.reference._arrays import Array, to_mlx, to_numpy
 from mlx_tensorops.reference.formats import affine
+from mlx_tensorops.reference.formats.codebook import Codebook
+from mlx_tensorops.reference.formats.fp8 import BlockFloat8
+from mlx_tensorops.reference.formats.microscaling import Microscaling
+from mlx_tensorops.reference.formats.packed import pack
+from mlx_tensorops.reference.formats.table import FORMATS
+from mlx_tensorops.reference.formats.ternary import Ternary
 
 
 def quantize(
-    w: mx.array, group_size: int = 64, bits: int = 4
-) -> tuple[mx.array, mx.array, mx.array]:
-    """Packed codes, scales and biases; the latter two are rounded to w's dtype at the very end."""
-    codes, scales, biases = affine.encode(to_numpy(w, np.float32), group_size, bits)
-    return mx.array(affine.pack(codes, bits)), to_mlx(scales, w.dtype), to_mlx(biases, w.dtype)
+    w: mx.array,
+    group_size: int | tuple[int, int] | None = 64,
+    bits: int | None = 4,
+    mode: str = "affine",
+    global_scale: mx.array | None = None,
+) -> tuple[mx.array, ...]:
+    """Packed codes and scales, and in mode "affine" biases.
+
+    Scales that are not bytes, and biases, are rounded to w's dtype at the very end (but those of
+    the formats that MLX does not have are float32).
+    """
+    values = to_numpy(w, np.float32)
+    if mode == "affine":
+        assert isinstance(group_size, int) and bits is not None
+        codes, scales, biases = affine.encode(values, group_size, bits)
+        return mx.array(pack(codes, bits)), to_mlx(scales, w.dtype), to_mlx(biases, w.dtype)
+    return tuple(map(mx.array, _encode(values, w.dtype, group_size, mode, global_scale)))
+
+
+def _encode(
+    values: Array,
+    dtype: mx.Dtype,
+    group_size: int | tuple[int, int] | None,
+    mode: str,
+    global_scale: mx.array | None,
+) -> tuple[Array, Array]:
+    encoder = FORMATS[mode]
+    if isinstance(encoder, Microscaling):
+        factor = None if global_scale is None else float(np.array(global_scale).item())
+        return encoder.encode(values, lambda a: to_numpy(to_mlx(a, dtype), np.float32), factor)
+    if isinstance(encoder, BlockFloat8):
+        assert isinstance(group_size, tuple)
+        return encoder.encode(values, group_size)
+    if isinstance(encoder, Codebook):
+        assert isinstance(group_size, int)
+        return encoder.encode(values, group_size)
+    if isinstance(encoder, Ternary):
+        return encoder.encode(values)
+    raise ValueError(f"[quantize] mode must be one with an encoder, got {mode!r}.")
 
 
 def jvp(

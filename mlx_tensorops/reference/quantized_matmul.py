@@ -12,21 +12,28 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from mlx_tensorops.reference._arrays import Array, matmul, sum_to_shape, to_numpy
-from mlx_tensorops.reference.dequantize import parameter_gradients, weights
+from mlx_tensorops.reference.dequantize import (
+    GroupSize,
+    as_packed,
+    parameter_gradients,
+    weights,
+)
 
 
 def quantized_matmul(
     x: mx.array,
     w: mx.array,
-    scales: mx.array,
-    biases: mx.array,
+    scales: mx.array | None = None,
+    biases: mx.array | None = None,
     transpose: bool = True,
-    group_size: int = 64,
-    bits: int = 4,
+    group_size: GroupSize = 64,
+    bits: int | None = 4,
     arithmetic: DTypeLike = np.float64,
+    mode: str = "affine",
+    global_scale: mx.array | None = None,
 ) -> Array:
     """The product, in ``arithmetic``."""
-    dense = weights(w, scales, biases, group_size, bits, arithmetic)
+    dense = weights(w, scales, biases, group_size, bits, arithmetic, mode, global_scale)
     dense = np.swapaxes(dense, -1, -2) if transpose else dense
     product = matmul(np.atleast_2d(to_numpy(x, arithmetic)), dense)
     return product[..., 0, :] if x.ndim == 1 else product
@@ -35,39 +42,51 @@ def quantized_matmul(
 def jvp(
     x: mx.array,
     w: mx.array,
-    scales: mx.array,
-    biases: mx.array,
-    tangents: tuple[mx.array, mx.array, mx.array],
+    scales: mx.array | None,
+    biases: mx.array | None,
+    tangents: tuple[mx.array, mx.array | None, mx.array | None],
     transpose: bool = True,
-    group_size: int = 64,
-    bits: int = 4,
+    group_size: GroupSize = 64,
+    bits: int | None = 4,
     arithmetic: DTypeLike = np.float64,
+    mode: str = "affine",
+    global_scale: mx.array | None = None,
 ) -> Array:
-    """Tangent of the product, which is linear in x and in (scales, biases)."""
+    """Tangent of the product, which is linear in x and in (scales, biases).
+
+    Scales as stored bytes, and those inside w, have no tangent: None.
+    """
     x_tangent, scales_tangent, biases_tangent = tangents
-    format_and_arithmetic = (transpose, group_size, bits, arithmetic)
-    by_x = quantized_matmul(x_tangent, w, scales, biases, *format_and_arithmetic)
-    return by_x + quantized_matmul(x, w, scales_tangent, biases_tangent, *format_and_arithmetic)
+    options = (transpose, group_size, bits, arithmetic, mode, global_scale)
+    by_x = quantized_matmul(x_tangent, w, scales, biases, *options)
+    if scales_tangent is None:
+        return by_x
+    return by_x + quantized_matmul(x, w, scales_tangent, biases_tangent, *options)
 
 
 def vjp(
     x: mx.array,
     w: mx.array,
-    scales: mx.array,
-    biases: mx.array,
+    scales: mx.array | None,
+    biases: mx.array | None,
     cotangent: mx.array,
     transpose: bool = True,
-    group_size: int = 64,
-    bits: int = 4,
+    group_size: GroupSize = 64,
+    bits: int | None = 4,
     arithmetic: DTypeLike = np.float64,
-) -> tuple[Array, Array, Array]:
-    """Gradients of x, scales and biases (the packed w has none)."""
-    dense = weights(w, scales, biases, group_size, bits, arithmetic)
+    mode: str = "affine",
+    global_scale: mx.array | None = None,
+) -> tuple[Array, Array | None, Array | None]:
+    """Gradients of x, float scales and biases (the packed w and stored bytes have none)."""
+    dense = weights(w, scales, biases, group_size, bits, arithmetic, mode, global_scale)
     rows = np.atleast_2d(to_numpy(x, arithmetic))
     outer = to_numpy(cotangent, arithmetic)
     outer = outer[..., None, :] if x.ndim == 1 else outer
     d_x = matmul(outer, dense if transpose else np.swapaxes(dense, -1, -2))
+    d_x = sum_to_shape(d_x, rows.shape).reshape(x.shape)
+    if scales is None or scales.dtype == mx.uint8:
+        return d_x, None, None
     left, right = (outer, rows) if transpose else (rows, outer)
     d_dense = sum_to_shape(matmul(np.swapaxes(left, -1, -2), right), dense.shape)
-    d_scales, d_biases = parameter_gradients(np.array(w), d_dense, group_size, bits)
-    return sum_to_shape(d_x, rows.shape).reshape(x.shape), d_scales, d_biases
+    packed = as_packed(w, scales, biases, group_size, bits, global_scale)
+    return d_x, *parameter_gradients(packed, d_dense, mode)

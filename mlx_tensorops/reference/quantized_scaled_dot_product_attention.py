@@ -1,6 +1,6 @@
 """Reference of ``quantized_scaled_dot_product_attention``: decode keys and values, then attend.
 
-Decoded values are rounded to float32 where the arithmetic is; see ``formats.affine``.
+Decoded values are rounded to float32 where the arithmetic is; see ``formats``.
 """
 
 from collections.abc import Sequence

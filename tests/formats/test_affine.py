@@ -9,16 +9,17 @@ from affine_cases import AffineCase, random_floats, random_quantized
 from tolerance import assert_same_bits
 
 from mlx_tensorops.reference import dequantize, quantize, quantized_matmul
-from mlx_tensorops.reference.formats import affine
+from mlx_tensorops.reference.formats import affine, packed
+from mlx_tensorops.reference.formats.terms import Terms, over_blocks
 
 
 @pytest.mark.parametrize("bits", affine.BITS)
 def test_codes_are_one_bit_stream(bits):
     rng = np.random.default_rng(bits)
     codes = rng.integers(0, 2**bits, (3, 2, 96))
-    words = affine.pack(codes, bits)
+    words = packed.pack(codes, bits)
     assert words.dtype == np.uint32 and words.shape == (3, 2, 3 * bits)
-    assert np.array_equal(affine.unpack(words, bits), codes)
+    assert np.array_equal(packed.unpack(words, bits), codes)
     stream = int.from_bytes(words[1, 1].tobytes(), "little")
     assert [stream >> (k * bits) & (2**bits - 1) for k in range(96)] == codes[1, 1].tolist()
 
@@ -27,7 +28,7 @@ def test_codes_are_one_bit_stream(bits):
 def test_each_code_alone(bits):
     """Every position of a row with the greatest code, every other being 0, as MLX reads it."""
     codes = np.eye(96, dtype=np.int64) * (2**bits - 1)
-    words = mx.array(affine.pack(codes, bits))
+    words = mx.array(packed.pack(codes, bits))
     values = mx.dequantize(words, mx.ones((96, 3)), mx.zeros((96, 3)), 32, bits)
     assert np.array_equal(np.array(values), codes)
 
@@ -52,7 +53,8 @@ def test_decoding_rounds_once():
     codes = rng.integers(0, 256, (2, 512))
     spread = 10.0 ** rng.uniform(-10, 4, (2, 2, 16))
     scales, biases = (rng.standard_normal((2, 2, 16)) * spread).astype(np.float32)
-    values = affine.decode(codes, scales, biases, 32, np.float32)
+    parameters = (over_blocks(p, 32) for p in (scales, biases))
+    values = Terms(codes.astype(np.float32), *parameters).values(np.float32)
     exact = (codes * np.repeat(scales.astype(np.longdouble), 32, -1)) + np.repeat(biases, 32, -1)
     below, above = (np.nextafter(values, np.float32(s * np.inf)) for s in (-1, 1))
     error = np.abs(values - exact)

@@ -10,26 +10,12 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from mlx_tensorops.reference._arrays import Array
+from mlx_tensorops.reference.formats.packed import Packed, unpack
+from mlx_tensorops.reference.formats.terms import Terms, over_blocks
 
 BITS = (1, 2, 3, 4, 5, 6, 8)
 GROUP_SIZES = (32, 64, 128)
 SMALLEST_SCALE = 1e-7
-
-
-def pack(codes: Array, bits: int) -> Array:
-    """Packs codes [..., K] into uint32 words [..., K * bits / 32]."""
-    stream = (codes[..., None] >> np.arange(bits)) & 1
-    stream = stream.reshape(*codes.shape[:-1], codes.shape[-1] * bits)
-    octets = np.packbits(stream.astype(np.uint8), axis=-1, bitorder="little")
-    return np.ascontiguousarray(octets).view("<u4")
-
-
-def unpack(words: Array, bits: int) -> Array:
-    """Unpacks uint32 words [..., W] into codes [..., W * 32 / bits]."""
-    octets = np.ascontiguousarray(words, "<u4").view(np.uint8)
-    stream = np.unpackbits(octets, axis=-1, bitorder="little")
-    stream = stream.reshape(*words.shape[:-1], words.shape[-1] * 32 // bits, bits)
-    return np.asarray((stream.astype(np.int64) << np.arange(bits)).sum(axis=-1))
 
 
 def extremes(groups: Array) -> tuple[Array, Array]:
@@ -84,24 +70,13 @@ def encode(
     return codes.astype(np.int64).reshape(values.shape), scale, bias
 
 
-def decode(
-    codes: Array, scales: Array, biases: Array, group_size: int, arithmetic: DTypeLike = np.float64
-) -> Array:
-    """Values [..., K] of codes [..., K]; in float32 one fused multiply-add, rounded once."""
-    groups = codes.reshape(*scales.shape, group_size).astype(np.float64)
-    # A code has 8 bits and a scale 24, so that the product is exact in float64.
-    products = groups * scales[..., None].astype(np.float64)
-    with np.errstate(invalid="ignore", over="ignore"):
-        values = _add_rounded_to_odd(products, biases[..., None].astype(np.float64))
-        return values.astype(arithmetic).reshape(codes.shape)
+class Affine:
+    """The mode."""
 
-
-def _add_rounded_to_odd(a: Array, b: Array) -> Array:
-    """``a + b`` in float64, an inexact sum made odd so that rounding it again is harmless."""
-    total = a + b
-    b_part = total - a
-    error = (a - (total - b_part)) + (b - b_part)
-    inexact = np.isfinite(error) & (error != 0)
-    even = total.view(np.int64) & 1 == 0
-    toward = np.where(error > 0, np.inf, -np.inf)
-    return np.where(inexact & even, np.nextafter(total, toward), total)
+    def decode(self, packed: Packed) -> Terms:
+        """The parts of the values."""
+        assert packed.scales is not None and packed.biases is not None
+        assert isinstance(packed.group_size, int) and packed.bits is not None
+        codes = unpack(packed.w, packed.bits).astype(np.float32)
+        parameters = (over_blocks(p, packed.group_size) for p in (packed.scales, packed.biases))
+        return Terms(codes, *parameters)
