@@ -5,7 +5,7 @@ values of a row is their greatest magnitude, absmax. The value is ``absmax * lev
 
 ``encode``, in float32: the level nearest to ``value / absmax``, of two the lower one; a block of
 zeros has absmax 0 and the codes of level 0. NaN does not count for absmax and becomes level 0; an
-infinity makes absmax infinite.
+infinity makes absmax infinite and all values of the group NaN.
 
 The levels of NF4 are quantiles of the normal distribution (see the test); those of bitsandbytes'
 FP4 are a table over 12 and not the format E2M1.
@@ -56,11 +56,13 @@ class Codebook:
         return (codes[..., 0::2] << 4 | codes[..., 1::2]).astype(np.uint8), scales
 
     def nearest(self, steps: Array) -> Array:
-        """The codes of the nearest levels, by the midpoints of neighbours in float32."""
-        order = np.argsort(self.levels, kind="stable")
-        levels = self.levels[order]
+        """The codes of the nearest levels, by the midpoints of neighbours in float32.
+
+        Of two zeros only the first, code 0, is used.
+        """
+        levels, order = np.unique(self.levels, return_index=True)
         middles = (levels[1:] + levels[:-1]) / np.float32(2)
-        return order[np.searchsorted(middles, steps, side="left")]
+        return np.asarray(order[np.searchsorted(middles, steps, side="left")])
 
 
 MODES = {

@@ -14,7 +14,7 @@ they are bit for bit MLX's (0.32.4, determined by experiment), and to float32 in
 - A code is the one nearest to ``value / scale``; of two the one with an even code. In fp4 it is the
   one of smaller magnitude, and what is nearest to zero has the code 0, never -0: MLX's rule.
 - A block with an infinity or a NaN has the scale NaN and codes 0 (MLX invents a number).
-- A global scale g (NVFP4) multiplies every value by ``g / (6 * 448)``, as in MLX.
+- A global scale g (NVFP4) multiplies every scale by ``g / (6 * 448)``, in float32, as in MLX.
 
 Source: OCP MX 1.0, sections 5 and 6; NVIDIA's NVFP4 as MLX implements it; Metal 4.1 for the
 integers.
@@ -56,7 +56,7 @@ class Integer:
     def encode(self, values: Array) -> Array:
         """Codes of the nearest values, of two the even one; NaN has 0."""
         steps = np.rint(np.clip(np.nan_to_num(values), -self.largest, self.largest) / self.unit)
-        return steps.astype(np.int64) % 2**self.bits
+        return np.asarray(steps.astype(np.int64) % 2**self.bits)
 
 
 @dataclass(frozen=True)
@@ -75,12 +75,9 @@ class Microscaling:
         scales = packed.scales
         if scales.dtype == np.uint8:
             scales = (E4M3.values if self.e4m3_scales else minifloat.E8M0_VALUES)[scales]
-        scales = over_blocks(scales, self.block)
-        if packed.global_scale is None:
-            return Terms(codes, scales)
-        factor = np.float32(packed.global_scale) / GLOBAL_UNIT
-        with np.errstate(invalid="ignore"):
-            return Terms(codes * scales, np.broadcast_to(factor, codes.shape))
+        if packed.global_scale is not None:
+            scales = scales * (np.float32(packed.global_scale) / GLOBAL_UNIT)
+        return Terms(codes, over_blocks(scales, self.block))
 
     def encode(
         self, values: Array, rounded: Callable[[Array], Array], global_scale: float | None = None
