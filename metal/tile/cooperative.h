@@ -38,15 +38,20 @@ inline int run_length(thread Tile& tile) {
   return has_runs<4>(tile) ? 4 : has_runs<2>(tile) ? 2 : 1;
 }
 
-// Rounds to T. `out` is the tile's first element in a matrix of `stride` columns, of which the
-// tile covers n_rows x n_cols.
-template <typename Tile, typename T>
-inline void store(thread Tile& tile, device T* out, int stride, int n_rows, int n_cols) {
+// Rounds to T. `out`, a pointer to T, is the tile's first element in a matrix of `stride` columns,
+// of which the tile covers n_rows x n_cols.
+template <typename T, typename Tile, typename Out>
+inline void store_as(thread Tile& tile, Out out, int stride, int n_rows, int n_cols) {
   MTO_UNROLL for (ushort i = 0; i < tile.get_capacity(); ++i) {
     if (!tile.is_valid_element(i)) continue;
     auto at = tile.get_multidimensional_index(i);
     if (at[1] < n_rows && at[0] < n_cols) out[at[1] * stride + at[0]] = T(tile[i]);
   }
+}
+
+template <typename Tile, typename T>
+inline void store(thread Tile& tile, device T* out, int stride, int n_rows, int n_cols) {
+  store_as<T>(tile, out, stride, n_rows, n_cols);
 }
 
 }  // namespace mto

@@ -3,6 +3,7 @@
 #include <variant>
 
 #include "common/check.h"
+#include "metal/encoder.h"
 #include "ops/scaled_dot_product_attention/scaled_dot_product_attention_tiles.h"
 
 namespace mto {
@@ -73,7 +74,7 @@ std::vector<mx::array> with_mapped_attention_axis(const std::vector<mx::array>& 
 
 // Outputs out [.., Hq, Lq, Dv] and lse [.., Hq, Lq]. q, k and v have one dtype; leading dimensions
 // of all inputs broadcast, but for documents, which have none.
-class ScaledDotProductAttention : public mx::Primitive {
+class ScaledDotProductAttention : public mx::Primitive, public metal::MetalPrimitive {
  public:
   ScaledDotProductAttention(mx::Stream stream, AttentionSettings settings)
       : mx::Primitive(stream), settings_(settings) {}
@@ -82,6 +83,13 @@ class ScaledDotProductAttention : public mx::Primitive {
 
   void eval_cpu(const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs) override;
   void eval_gpu(const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs) override;
+  void eval_metal(metal::Encoder& encoder, const std::vector<mx::array>& inputs,
+                  std::vector<mx::array>& outputs) override;
+  std::shared_ptr<mx::Primitive> on(mx::Stream stream) const override;
+  std::vector<metal::TrialShapes> trial_shapes(const std::vector<mx::array>& inputs,
+                                               metal::TrialSize size) const override;
+  std::vector<mx::array> trial_inputs(const metal::TrialShapes& shapes,
+                                      const std::vector<mx::array>& inputs) const override;
   std::vector<mx::array> jvp(const std::vector<mx::array>& primals,
                              const std::vector<mx::array>& tangents,
                              const std::vector<int>& argnums) override;

@@ -3,12 +3,14 @@
 #include <memory>
 
 #include "common/counters.h"
+#include "common/route.h"
 #include "ops/scaled_dot_product_attention/scaled_dot_product_attention_launch.h"
 
 namespace mto {
 
 void ScaledDotProductAttention::eval_cpu(const std::vector<mx::array>& inputs,
                                          std::vector<mx::array>& outputs) {
+  if (eval_emulated(*this, stream(), inputs, outputs)) return;
   count("scaled_dot_product_attention", "cpu", "fused");
   auto launch =
       std::make_shared<AttentionLaunch>("scaled_dot_product_attention", inputs, settings_,
@@ -38,10 +40,6 @@ void ScaledDotProductAttentionVJP::eval_cpu(const std::vector<mx::array>& inputs
   mx::cpu::get_command_encoder(stream()).dispatch([launch] {
     if (launch->load()) launch->backward();
   });
-}
-
-void ScaledDotProductAttention::eval_gpu(const std::vector<mx::array>&, std::vector<mx::array>&) {
-  throw std::runtime_error("[scaled_dot_product_attention] has no kernel for a GPU.");
 }
 
 void ScaledDotProductAttentionVJP::eval_gpu(const std::vector<mx::array>&,

@@ -51,6 +51,10 @@ enum AttentionMetalOption {
   kAttentionOptions,  // so many
 };
 
+enum {
+  kAttentionSimdgroups = 4,  // of a threadgroup, each with rows of its own
+};
+
 enum AttentionMaskType { kBoolMask, kFloatMask, kHalfMask, kBFloatMask };
 
 // Element (b, h, i, j) is at start + (offset of b in the table) + h * head + i * row + j * column,

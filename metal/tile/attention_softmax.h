@@ -1,0 +1,89 @@
+#pragma once
+
+#include "tile/attention_scores.h"
+#include "tile/cooperative_rows.h"
+
+// The softmax of tiles of scores, key tile by key tile. What is excluded has the score -infinity,
+// and weight 0.
+
+namespace mto {
+
+// Keys first .. first + (tile's columns), of which those from `lo` to `hi` are to be counted.
+struct AttentionKeys {
+  int first, lo, hi;
+};
+
+// The facts of one query head, and of the rows that a simdgroup has of it.
+struct AttentionFacts {
+  AttentionScores scores;
+  AttentionBlocks blocks;
+  const threadgroup AttentionRow* rows;
+  const device int* k_segments;
+  int64_t k_segment_stride;
+};
+
+inline bool counts(thread const AttentionFacts& facts, AttentionRow row, AttentionKeys keys,
+                   int column) {
+  if (column < keys.lo || column >= keys.hi) return false;
+  int j = keys.first + column, segment = 0;
+  if (attention_has_segments) segment = facts.k_segments[j * facts.k_segment_stride];
+  return visible(facts.blocks, row, j, segment);
+}
+
+// Makes scores of a tile of products. `all`: every key counts for every row, but for an array mask.
+template <typename Tile>
+inline void score_tile(thread Tile& tile, thread const AttentionFacts& facts, AttentionKeys keys,
+                       bool all) {
+  const bool plain = all && !attention_has_alibi && !attention_has_mask;
+  MTO_UNROLL for (ushort i = 0; i < tile.get_capacity(); ++i) {
+    if (!tile.is_valid_element(i)) continue;
+    if (plain) {
+      float tanh_of;
+      tile[i] = capped(facts.scores, tile[i], tanh_of);
+      continue;
+    }
+    auto at = tile.get_multidimensional_index(i);
+    AttentionRow row = facts.rows[at[1]];
+    bool seen = all || counts(facts, row, keys, at[0]);
+    tile[i] = seen ? score_of(facts.scores, row, keys.first + at[0], tile[i]) : -INFINITY;
+  }
+}
+
+// exp(x) for x <= 0. Errors of fast::exp2 grow with x, beyond what float32 results may have.
+template <bool Exact>
+inline float weight_of(float x) {
+  float power = x * M_LOG2E_F;
+  return Exact ? metal::precise::exp2(power) : metal::fast::exp2(power);
+}
+
+// Makes weights of a tile of scores, relative to the rows' maxima, which may move: earlier sums are
+// then to be multiplied by `rescale`. True where one of them has to, in any lane. `scratch` is
+// another tensor of row values.
+template <bool Exact, typename Tile, typename Rows>
+inline bool weigh_tile(thread Tile& tile, thread Rows& row_max, thread Rows& row_sum,
+                       thread Rows& rescale, thread Rows& scratch) {
+  using mpp::tensor_ops::reduce_rows;
+  using Reduction = mpp::tensor_ops::reduction_operation;
+  // Identities are passed: the default is 0, whatever the operation.
+  reduce_rows(tile, scratch, Reduction::max, -INFINITY);
+  bool moved = false;
+  MTO_UNROLL for (ushort i = 0; i < row_max.get_capacity(); ++i) {
+    float before = row_max[i], now = metal::max(before, scratch[i]);
+    float unmoved = before == now ? 1.0f : 0.0f;
+    rescale[i] = before == now || before == -INFINITY ? unmoved : weight_of<Exact>(before - now);
+    moved = moved || rescale[i] != 1.0f;
+    row_max[i] = now;
+  }
+  MTO_UNROLL for (auto it = tile.begin(); it != tile.end(); ++it) {
+    if (!it.is_valid_element()) continue;
+    float score = *it;  // a NaN stays one
+    *it = score == -INFINITY ? 0.0f : weight_of<Exact>(score - *row_max.map_iterator(it));
+  }
+  reduce_rows(tile, scratch, Reduction::sum, 0.0f);
+  MTO_UNROLL for (ushort i = 0; i < row_sum.get_capacity(); ++i) {
+    row_sum[i] = metal::fma(row_sum[i], rescale[i], scratch[i]);
+  }
+  return metal::simd_any(moved);
+}
+
+}  // namespace mto
