@@ -113,7 +113,7 @@ class ScaledDotProductAttention : public mx::Primitive, public metal::MetalPrimi
 // Inputs: those of the forward pass, its outputs, and the cotangents of these. Outputs d_q, d_k and
 // d_v for the broadcast batch; then, where wanted, d_mask (float32, of the mask's shape) and
 // d_alibi (float32, for the broadcast batch).
-class ScaledDotProductAttentionVJP : public mx::Primitive {
+class ScaledDotProductAttentionVJP : public mx::Primitive, public metal::MetalPrimitive {
  public:
   ScaledDotProductAttentionVJP(mx::Stream stream, AttentionSettings settings, bool wants_mask,
                                bool wants_alibi)
@@ -126,6 +126,13 @@ class ScaledDotProductAttentionVJP : public mx::Primitive {
 
   void eval_cpu(const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs) override;
   void eval_gpu(const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs) override;
+  void eval_metal(metal::Encoder& encoder, const std::vector<mx::array>& inputs,
+                  std::vector<mx::array>& outputs) override;
+  std::shared_ptr<mx::Primitive> on(mx::Stream stream) const override;
+  std::vector<metal::TrialShapes> trial_shapes(const std::vector<mx::array>& inputs,
+                                               metal::TrialSize size) const override;
+  std::vector<mx::array> trial_inputs(const metal::TrialShapes& shapes,
+                                      const std::vector<mx::array>& inputs) const override;
   std::vector<mx::array> jvp(const std::vector<mx::array>& primals,
                              const std::vector<mx::array>& tangents,
                              const std::vector<int>& argnums) override;

@@ -23,6 +23,7 @@ void ScaledDotProductAttention::eval_cpu(const std::vector<mx::array>& inputs,
 
 void ScaledDotProductAttentionVJP::eval_cpu(const std::vector<mx::array>& inputs,
                                             std::vector<mx::array>& outputs) {
+  if (eval_emulated(*this, stream(), inputs, outputs)) return;
   count("scaled_dot_product_attention_vjp", "cpu", "fused");
   auto batch = attention_batch(inputs, settings_);
   auto launch = std::make_shared<AttentionLaunch>("scaled_dot_product_attention", inputs, settings_,
@@ -40,11 +41,6 @@ void ScaledDotProductAttentionVJP::eval_cpu(const std::vector<mx::array>& inputs
   mx::cpu::get_command_encoder(stream()).dispatch([launch] {
     if (launch->load()) launch->backward();
   });
-}
-
-void ScaledDotProductAttentionVJP::eval_gpu(const std::vector<mx::array>&,
-                                            std::vector<mx::array>&) {
-  throw std::runtime_error("[scaled_dot_product_attention] has no kernel for a GPU.");
 }
 
 }  // namespace mto

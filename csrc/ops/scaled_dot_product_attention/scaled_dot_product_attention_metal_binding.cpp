@@ -114,7 +114,7 @@ void AttentionMetalBinding::make_rows() {
   encoder_.dispatch({ceil_div(params.n_q, kThreads)}, {kThreads});
 }
 
-void AttentionMetalBinding::pipeline(metal::Kernel kernel) {
+void AttentionMetalBinding::pipeline(metal::Kernel kernel, uint32_t has) {
   bool masked = settings_.has(kMask);
   int32_t type = masked ? mask_type(inputs_[settings_.at(kMask)]) : kBoolMask;
   for (auto constant : {metal::FunctionConstant{kAttentionHasMask, masked},
@@ -129,14 +129,14 @@ void AttentionMetalBinding::pipeline(metal::Kernel kernel) {
   }
   encoder_.pipeline(kernel);
   for (const auto& [array, begin, end, index] : bound_) {
-    if (array.size() > 0) encoder_.view(array, begin, end, index);
+    if (array.size() > 0 && (has >> index & 1)) encoder_.view(array, begin, end, index);
   }
   auto table = metal::batch_table(batch_, strides_);
   params.n_batch_dims = static_cast<int32_t>(table.size() / (1 + strides_.size()));
   if (table.empty()) table.resize(1);  // there has to be something to bind
   encoder_.value(params, kAttentionParams);
   encoder_.bytes(table.data(), table.size() * sizeof(int64_t), kAttentionBatch);
-  if (rows_) encoder_.input(*rows_, kAttentionRows);
+  if (rows_ && (has >> kAttentionRows & 1)) encoder_.input(*rows_, kAttentionRows);
 }
 
 }  // namespace mto

@@ -25,8 +25,9 @@ class AttentionMetalBinding {
   void add_matrices(AttentionMetalOperand operand, const mx::array& a);
 
   // Sets the pipeline, with the options among its constants, and binds all operands, params, and
-  // the table of batches. Outputs and a kernel's own buffers are bound by the caller.
-  void pipeline(metal::Kernel kernel);
+  // the table of batches. Outputs and a kernel's own buffers are bound by the caller. A kernel may
+  // lack some of the buffers: `has` has a bit an index.
+  void pipeline(metal::Kernel kernel, uint32_t has = ~uint32_t{0});
 
   ScaledDotProductAttentionMetalParams params{};
 
