@@ -129,7 +129,7 @@ void AttentionMetalBinding::pipeline(metal::Kernel kernel, uint32_t has) {
   }
   encoder_.pipeline(kernel);
   for (const auto& [array, begin, end, index] : bound_) {
-    if (array.size() > 0 && (has >> index & 1)) encoder_.view(array, begin, end, index);
+    if (has >> index & 1) encoder_.view(array, begin, end, index);
   }
   auto table = metal::batch_table(batch_, strides_);
   params.n_batch_dims = static_cast<int32_t>(table.size() / (1 + strides_.size()));
