@@ -13,11 +13,17 @@
 namespace mto::MTO_ISA {
 namespace {
 
+struct TileConfiguration {
+  uint8_t palette, start_row, reserved[14];
+  uint16_t row_bytes[16];
+  uint8_t rows[16];
+};
+
 // All registers of full size while this lives; before and after, tiles may not be touched.
 class Bf16Tiles {
  public:
   Bf16Tiles() {
-    Configuration c{1, 0, {}, {}, {}};
+    TileConfiguration c{1, 0, {}, {}, {}};
     for (int i = 0; i < 8; ++i) {
       c.row_bytes[i] = 64;
       c.rows[i] = 16;
@@ -27,13 +33,6 @@ class Bf16Tiles {
   ~Bf16Tiles() { asm volatile("tilerelease"); }
   Bf16Tiles(const Bf16Tiles&) = delete;
   Bf16Tiles& operator=(const Bf16Tiles&) = delete;
-
- private:
-  struct Configuration {
-    uint8_t palette, start_row, reserved[14];
-    uint16_t row_bytes[16];
-    uint8_t rows[16];
-  };
 };
 
 // `stride` bytes between rows.

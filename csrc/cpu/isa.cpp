@@ -29,19 +29,32 @@ std::vector<Isa> detect() {
   return isas;
 }
 
-bool detect_bf16_tiles() {
+struct Tiles {
+  bool bf16 = false, int8 = false;
+};
+
+Tiles detect_tiles() {
 #if defined(__x86_64__) && defined(__linux__)
-  constexpr unsigned kTileBits = 1u << 22 | 1u << 24, kConversionBit = 1u << 5;
+  constexpr unsigned kTiles = 1u << 24, kBf16 = 1u << 22, kInt8 = 1u << 25,
+                     kBytes = 1u << 1 | 1u << 11;
+  constexpr unsigned kConversions = 1u << 5;
   unsigned a, b, c, d, conversions;
-  if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || (d & kTileBits) != kTileBits) return false;
-  if (!__get_cpuid_count(7, 1, &conversions, &b, &c, &d)) return false;
+  if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || (d & kTiles) == 0) return {};
+  bool int8 = (d & kInt8) != 0 && (c & kBytes) == kBytes, bf16 = (d & kBf16) != 0;
+  if (!__get_cpuid_count(7, 1, &conversions, &b, &c, &d)) return {};
+  bf16 = bf16 && (conversions & kConversions) != 0;
   // The kernel saves tiles only for processes that ask (arch_prctl(2)).
   constexpr long kRequestPermission = 0x1023, kTileData = 18;
-  return (conversions & kConversionBit) != 0 &&
-         syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+  if (syscall(SYS_arch_prctl, kRequestPermission, kTileData) != 0) return {};
+  return {bf16, int8};
 #else
-  return false;
+  return {};
 #endif
+}
+
+const Tiles& tiles() {
+  static const Tiles found = detect_tiles();
+  return found;
 }
 
 std::atomic<Isa>& chosen() {
@@ -56,10 +69,8 @@ const std::vector<Isa>& available_isas() {
   return isas;
 }
 
-bool has_bf16_tiles() {
-  static const bool has = detect_bf16_tiles();
-  return has;
-}
+bool has_bf16_tiles() { return tiles().bf16; }
+bool has_int8_tiles() { return tiles().int8; }
 
 Isa current_isa() { return chosen().load(std::memory_order_relaxed); }
 

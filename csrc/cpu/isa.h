@@ -15,6 +15,8 @@ bool set_current_isa(Isa isa);
 const char* isa_name(Isa isa);
 // Whether code for AVX-512 may also use AMX tiles of bfloat16 and the conversion to it.
 bool has_bf16_tiles();
+// The same of AMX tiles of bytes, and AVX-512 VBMI and VNNI.
+bool has_int8_tiles();
 
 }  // namespace mto
 

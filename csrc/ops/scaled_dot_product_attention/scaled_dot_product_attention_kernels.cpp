@@ -9,6 +9,7 @@
 #if defined(MTO_ISA_avx512)
 #include "ops/scaled_dot_product_attention/scaled_dot_product_attention_bf16_grad_products.h"
 #include "ops/scaled_dot_product_attention/scaled_dot_product_attention_bf16_products.h"
+#include "ops/scaled_dot_product_attention/scaled_dot_product_attention_int8_products.h"
 #endif
 
 namespace mto::MTO_ISA {
@@ -20,8 +21,11 @@ static_assert(kTile == kAttentionTile && kMaxAttentionRows % kRows == 0);
 template <typename F>
 void with_products([[maybe_unused]] const AttentionParams& p, F&& f) {
 #if defined(MTO_ISA_avx512)
-  bool dense = !p.k_packed.codes && !p.v_packed.codes;
-  if (dense && p.type == FloatType::kBFloat16 && has_bf16_tiles()) {
+  bool packed = static_cast<bool>(p.k_packed.codes);
+  if (packed && p.type != FloatType::kFloat32 && has_int8_tiles()) {
+    return f.template operator()<Int8Products, FloatGradProducts>();
+  }
+  if (!packed && p.type == FloatType::kBFloat16 && has_bf16_tiles()) {
     return f.template operator()<Bf16Products, Bf16GradProducts>();
   }
 #endif
