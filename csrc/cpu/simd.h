@@ -12,6 +12,7 @@
 //   scaled(v, n)                   v * 2^n, n whole numbers from -126 to 127; v NaN: NaN
 //   select(a, b, x, y)             x where a < b, else y
 //   min(a, b), max(a, b)           a where a < b (a > b), else b: b where either is NaN
+//   gather(p, n)                   lane i is p[i * n]
 //   total(v)                       the sum of the lanes, in one fixed order of additions
 //   transpose(rows)                kLanes vectors as a square, across its diagonal
 //   lowest, highest                the extreme lane of a vector without NaN; either zero
@@ -22,6 +23,10 @@
 //   to_float<Bits>(codes)          the codes as floats
 //   to_codes<Bits>(v)              the nearest codes, ties to even; NaN becomes 0
 //   pack<Bits>(codes, block)       the inverse of unpack, from all vectors of a block
+//   as_codes(v)                    the bits of a vector
+//   shift_left<N>, shift_right<N>  of each code, zeros shifted in
+//   join(a, b)                     a | b
+//   low_bits<Bits>(codes)          the others cleared
 //   kRegisters                     how many vectors are at hand
 //   kLookupBits                    codes of at most so many bits can be looked up
 //   Lookup<Bits>, lookup           a table of 2^Bits floats held in registers
@@ -86,6 +91,18 @@ inline void store_one(FloatType type, void* base, int64_t index, float value) {
     default:
       static_cast<uint16_t*>(base)[index] = bf16_from_float(value);
   }
+}
+
+// The first n lanes, 0 < n, as load_as; zeros behind them. No byte behind the n-th is read.
+inline Vec load_part(FloatType type, const void* base, int64_t index, int64_t n) {
+  if (n >= kLanes) return load_as(type, base, index);
+#if defined(MTO_ISA_avx512)
+  return load_first(type, base, index, static_cast<int>(n));
+#else
+  alignas(64) char part[kLanes * sizeof(float)] = {};
+  std::memcpy(part, static_cast<const char*>(base) + index * size_of(type), n * size_of(type));
+  return load_as(type, part, 0);
+#endif
 }
 
 // Converts n elements to float32.

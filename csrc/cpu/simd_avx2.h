@@ -21,6 +21,10 @@ inline Vec zero() { return _mm256_setzero_ps(); }
 inline Vec broadcast(float value) { return _mm256_set1_ps(value); }
 inline Vec load(const float* p) { return _mm256_loadu_ps(p); }
 inline void store(float* p, Vec v) { _mm256_storeu_ps(p, v); }
+inline Vec gather(const float* p, int n) {
+  const Codes iota = _mm256_set_epi32(7, 6, 5, 4, 3, 2, 1, 0);
+  return _mm256_i32gather_ps(p, _mm256_mullo_epi32(iota, _mm256_set1_epi32(n)), 4);
+}
 inline Vec fma(Vec a, Vec b, Vec c) { return _mm256_fmadd_ps(a, b, c); }
 inline Vec add(Vec a, Vec b) { return _mm256_add_ps(a, b); }
 inline Vec sub(Vec a, Vec b) { return _mm256_sub_ps(a, b); }
@@ -155,6 +159,21 @@ inline Codes unpack(const uint8_t* block) {
     return _mm256_srlv_epi32(codes,
                              _mm256_load_si256(reinterpret_cast<const __m256i*>(window.shifts)));
   }
+}
+
+inline Codes as_codes(Vec v) { return _mm256_castps_si256(v); }
+template <int N>
+inline Codes shift_left(Codes codes) {
+  return _mm256_slli_epi32(codes, N);
+}
+template <int N>
+inline Codes shift_right(Codes codes) {
+  return _mm256_srli_epi32(codes, N);
+}
+inline Codes join(Codes a, Codes b) { return _mm256_or_si256(a, b); }
+template <int Bits>
+inline Codes low_bits(Codes codes) {
+  return _mm256_and_si256(codes, _mm256_set1_epi32((1 << Bits) - 1));
 }
 
 template <int Bits>

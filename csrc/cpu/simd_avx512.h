@@ -21,6 +21,10 @@ inline Vec zero() { return _mm512_setzero_ps(); }
 inline Vec broadcast(float value) { return _mm512_set1_ps(value); }
 inline Vec load(const float* p) { return _mm512_loadu_ps(p); }
 inline void store(float* p, Vec v) { _mm512_storeu_ps(p, v); }
+inline Vec gather(const float* p, int n) {
+  const Codes iota = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
+  return _mm512_i32gather_ps(_mm512_mullo_epi32(iota, _mm512_set1_epi32(n)), p, 4);
+}
 inline Vec fma(Vec a, Vec b, Vec c) { return _mm512_fmadd_ps(a, b, c); }
 inline Vec add(Vec a, Vec b) { return _mm512_add_ps(a, b); }
 inline Vec sub(Vec a, Vec b) { return _mm512_sub_ps(a, b); }
@@ -43,6 +47,17 @@ inline Vec load_as(FloatType type, const void* base, int64_t index) {
   if (type == FloatType::kFloat32) return load(static_cast<const float*>(base) + index);
   auto p = reinterpret_cast<const __m256i*>(static_cast<const uint16_t*>(base) + index);
   __m256i half = _mm256_loadu_si256(p);
+  if (type == FloatType::kFloat16) return _mm512_cvtph_ps(half);
+  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16));
+}
+
+// n < kLanes elements.
+inline Vec load_first(FloatType type, const void* base, int64_t index, int n) {
+  auto mask = static_cast<__mmask16>((1u << n) - 1);
+  if (type == FloatType::kFloat32) {
+    return _mm512_maskz_loadu_ps(mask, static_cast<const float*>(base) + index);
+  }
+  __m256i half = _mm256_maskz_loadu_epi16(mask, static_cast<const uint16_t*>(base) + index);
   if (type == FloatType::kFloat16) return _mm512_cvtph_ps(half);
   return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16));
 }
@@ -149,6 +164,21 @@ inline Codes unpack(const uint8_t* block) {
       codes = _mm512_shuffle_epi8(codes, _mm512_load_si512(window.bytes));
     return _mm512_srlv_epi32(codes, _mm512_load_si512(window.shifts));
   }
+}
+
+inline Codes as_codes(Vec v) { return _mm512_castps_si512(v); }
+template <int N>
+inline Codes shift_left(Codes codes) {
+  return _mm512_slli_epi32(codes, N);
+}
+template <int N>
+inline Codes shift_right(Codes codes) {
+  return _mm512_srli_epi32(codes, N);
+}
+inline Codes join(Codes a, Codes b) { return _mm512_or_si512(a, b); }
+template <int Bits>
+inline Codes low_bits(Codes codes) {
+  return _mm512_and_si512(codes, _mm512_set1_epi32((1 << Bits) - 1));
 }
 
 template <int Bits>

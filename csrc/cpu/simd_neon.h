@@ -20,6 +20,10 @@ inline Vec zero() { return vdupq_n_f32(0.0f); }
 inline Vec broadcast(float value) { return vdupq_n_f32(value); }
 inline Vec load(const float* p) { return vld1q_f32(p); }
 inline void store(float* p, Vec v) { vst1q_f32(p, v); }
+inline Vec gather(const float* p, int n) {
+  const float lanes[4] = {p[0], p[n], p[2 * n], p[3 * n]};
+  return vld1q_f32(lanes);
+}
 inline Vec fma(Vec a, Vec b, Vec c) { return vfmaq_f32(c, a, b); }
 inline Vec add(Vec a, Vec b) { return vaddq_f32(a, b); }
 inline Vec sub(Vec a, Vec b) { return vsubq_f32(a, b); }
@@ -93,6 +97,21 @@ inline Codes unpack(const uint8_t* block) {
   uint32_t word;
   std::memcpy(&word, block + W::kOffset, 4);
   return vshlq_u32(vdupq_n_u32(word), vld1q_s32(window.shifts));
+}
+
+inline Codes as_codes(Vec v) { return vreinterpretq_u32_f32(v); }
+template <int N>
+inline Codes shift_left(Codes codes) {
+  return vshlq_n_u32(codes, N);
+}
+template <int N>
+inline Codes shift_right(Codes codes) {
+  return vshlq_u32(codes, vdupq_n_s32(-N));  // vshrq_n_u32 takes no 0
+}
+inline Codes join(Codes a, Codes b) { return vorrq_u32(a, b); }
+template <int Bits>
+inline Codes low_bits(Codes codes) {
+  return vandq_u32(codes, vdupq_n_u32((1u << Bits) - 1));
 }
 
 template <int Bits>

@@ -37,6 +37,12 @@ inline Vec load(const float* p) {
 
 inline void store(float* p, Vec v) { std::memcpy(p, v.lane, sizeof(v.lane)); }
 
+inline Vec gather(const float* p, int n) {
+  Vec v;
+  for (int i = 0; i < kLanes; ++i) v.lane[i] = p[i * n];
+  return v;
+}
+
 // In double, where the product is exact: std::fma is a slow library call on processors without one.
 inline Vec fma(Vec a, Vec b, Vec c) {
   Vec r;
@@ -145,6 +151,31 @@ inline Codes unpack(const uint8_t* block) {
     uint32_t high = bit % 8 + Bits > 8 ? block[bit / 8 + 1] : 0;
     codes.lane[i] = (low | high << 8) >> (bit % 8);
   }
+  return codes;
+}
+
+inline Codes as_codes(Vec v) {
+  Codes codes;
+  std::memcpy(codes.lane, v.lane, sizeof(codes.lane));
+  return codes;
+}
+template <int N>
+inline Codes shift_left(Codes codes) {
+  for (uint32_t& code : codes.lane) code <<= N;
+  return codes;
+}
+template <int N>
+inline Codes shift_right(Codes codes) {
+  for (uint32_t& code : codes.lane) code >>= N;
+  return codes;
+}
+inline Codes join(Codes a, Codes b) {
+  for (int i = 0; i < kLanes; ++i) a.lane[i] |= b.lane[i];
+  return a;
+}
+template <int Bits>
+inline Codes low_bits(Codes codes) {
+  for (uint32_t& code : codes.lane) code &= (1u << Bits) - 1;
   return codes;
 }
 

@@ -77,6 +77,40 @@ void test_verbs() {
   }
 }
 
+void test_parts() {
+  for (auto type : {FloatType::kFloat32, FloatType::kFloat16, FloatType::kBFloat16}) {
+    for (int n = 1; n <= kLanes; ++n) {
+      test::Guarded values(n * size_of(type));
+      test::fill_exact(values, type, 1, 2);
+      float out[kLanes];
+      store(out, load_part(type, values.data(), 0, n));
+      for (int l = 0; l < kLanes; ++l) {
+        double expected = l < n ? test::read(type, values.data(), l) : 0;
+        check(out[l] == expected, "load_part of " + std::to_string(n));
+      }
+    }
+  }
+}
+
+template <int N>
+void test_shifts() {
+  uint32_t bits[kLanes], left[kLanes], right[kLanes];
+  for (int l = 0; l < kLanes; ++l) bits[l] = static_cast<uint32_t>(test::rng()()) & 0x7fffffff;
+  Vec v;
+  std::memcpy(&v, bits, sizeof(v));
+  Codes l = shift_left<N>(as_codes(v)), r = shift_right<N>(as_codes(v)), j = join(l, r);
+  Codes low = low_bits<5>(as_codes(v));
+  std::memcpy(left, &l, sizeof(l));
+  std::memcpy(right, &r, sizeof(r));
+  for (int i = 0; i < kLanes; ++i) {
+    uint32_t joined, lowest_bits;
+    std::memcpy(&joined, reinterpret_cast<const char*>(&j) + 4 * i, 4);
+    std::memcpy(&lowest_bits, reinterpret_cast<const char*>(&low) + 4 * i, 4);
+    check(left[i] == bits[i] << N && right[i] == bits[i] >> N, "shifts by " + std::to_string(N));
+    check(joined == (left[i] | right[i]) && lowest_bits == (bits[i] & 31), "join and low_bits");
+  }
+}
+
 void test_squares() {
   Vec square[kLanes];
   float out[kLanes];
@@ -86,6 +120,10 @@ void test_squares() {
     store(out, square[i]);
     for (int l = 0; l < kLanes; ++l) check(out[l] == 100.0f * l + i, "transpose");
   }
+  float strided[3 * kLanes];
+  for (int i = 0; i < 3 * kLanes; ++i) strided[i] = static_cast<float>(i);
+  store(out, gather(strided, 3));
+  for (int l = 0; l < kLanes; ++l) check(out[l] == 3.0f * l, "gather");
   check(total(iota()) == kLanes * (kLanes - 1) / 2, "total");
 }
 
@@ -104,6 +142,10 @@ int main() {
 #endif
   test_functions();
   test_verbs();
+  test_parts();
+  test_shifts<0>();
+  test_shifts<7>();
+  test_shifts<29>();
   test_squares();
   return test::finish("simd math " NAME(MTO_ISA));
 }

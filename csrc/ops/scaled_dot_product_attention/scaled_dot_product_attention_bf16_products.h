@@ -33,18 +33,21 @@ class Bf16Products {
     pack_tiles_along(rows_of(p_->v, b, kv_head, first, p_->d_v), n, v_ + step * kStep * d_v_ / 2);
   }
 
-  MTO_FLAT void multiply_keys(int row, int n, int step, float* scores) const {
+  MTO_FLAT void multiply_keys(int row, int n, int step, int n_steps, float* scores) const {
     bool two = n > kTileSide;
-    zero_tiles();
     const float* k = k_ + step * kStep * d_ / 2;
-    for (int64_t c = 0; c < d_; c += kTileDepth, k += 2 * kTileFloats) {
-      multiply_tiles(two, q_ + row * d_ + c, d_, k);
-    }
-    store_tiles(two, scores, kScoreStride);
     Vec scale = broadcast(p_->scale);
-    for (int r = 0; r < n; ++r, scores += kScoreStride) {
-      store(scores, mul(load(scores), scale));
-      store(scores + kLanes, mul(load(scores + kLanes), scale));
+    for (int s = 0; s < n_steps; ++s, scores += kStep) {
+      zero_tiles();
+      for (int64_t c = 0; c < d_; c += kTileDepth, k += 2 * kTileFloats) {
+        multiply_tiles(two, q_ + row * d_ + c, d_, k);
+      }
+      store_tiles(two, scores, kScoreStride);
+      for (int r = 0; r < n; ++r) {
+        float* at = scores + r * kScoreStride;
+        store(at, mul(load(at), scale));
+        store(at + kLanes, mul(load(at + kLanes), scale));
+      }
     }
   }
 

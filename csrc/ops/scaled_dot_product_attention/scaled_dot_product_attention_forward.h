@@ -108,19 +108,16 @@ class Forward {
     int n = block_rows(block), row = block * kBlock;
     Runs steps, keys;
     for (int s = 0; s < tile.n_steps(); ++s) {
-      auto visibility = visibility_[block][s];
-      if (visibility == Visibility::kNone) continue;
-      int begin = s * kStep;
-      s_.products.multiply_keys(row, n, s, s_.scores + begin);
-      steps.add(begin, begin + kStep);
-      keys.add(begin, begin + tile.n_keys(s));
-      if (scores_.plain(visibility)) continue;
-      for (int r = 0; r < n; ++r) {
-        scores_.apply(s_.rows[row + r], tile.first_key(s), visibility,
-                      s_.scores + r * kScoreStride + begin, nullptr);
-      }
+      if (visibility_[block][s] == Visibility::kNone) continue;
+      steps.add(s * kStep, (s + 1) * kStep);
+      keys.add(s * kStep, s * kStep + tile.n_keys(s));
     }
     if (steps.n == 0) return;
+    for (int i = 0; i < steps.n; ++i) {
+      auto [begin, end] = steps.runs[i];
+      s_.products.multiply_keys(row, n, begin / kStep, (end - begin) / kStep, s_.scores + begin);
+    }
+    score(tile, block);
     alignas(64) float tops[kBlock + kLanes] = {}, totals[kBlock + kLanes] = {};
     for (int r = 0; r < n; ++r) totals[r] = weigh(s_.scores + r * kScoreStride, steps, tops[r]);
     MergeFactors<kBlock> factors;
@@ -129,6 +126,17 @@ class Forward {
     s_.products.multiply_values(
         n, s_.scores, keys,
         Merge{sums.values, sums.stride, factors.old_factors, factors.new_factors});
+  }
+
+  void score(const KeyTile& tile, int block) {
+    for (int s = 0; s < tile.n_steps(); ++s) {
+      auto visibility = visibility_[block][s];
+      if (visibility == Visibility::kNone || scores_.plain(visibility)) continue;
+      for (int r = 0; r < block_rows(block); ++r) {
+        scores_.apply(s_.rows[block * kBlock + r], tile.first_key(s), visibility,
+                      s_.scores + r * kScoreStride + s * kStep, nullptr);
+      }
+    }
   }
 
   [[no_unique_address]] typename Products::Session session_;

@@ -63,21 +63,10 @@ class Int8Products {
                        [&]<int Bits>() { pack_codes_along<Bits>(values, n, tiles); });
   }
 
-  // Scaled products of n rows and the keys of a step.
-  MTO_FLAT void multiply_keys(int row, int n, int step, float* scores) {
-    int64_t tile_bytes = k_depth_ * kLanes, half = kLanes * p_->d;
-    int n_tiles = p_->k_packed.group_size / k_depth_;
-    const uint8_t* left = q_ + row / kBlock * q_block_bytes();
-    const uint8_t* right = k_ + step * kStep * p_->d;
-    const float* facts = q_facts_ + row * k_groups_ * 2;
+  // Scaled products of n rows and the keys of n_steps steps.
+  void multiply_keys(int row, int n, int step, int n_steps, float* scores) {
     tiles_.shape(tile_rows(n), k_depth_);
-    for (int64_t g = 0; g < k_groups_; ++g) {
-      multiply(n, Left{left, 64, kParts * n * 64}, right, right + half, tile_bytes,
-               (1u << n_tiles) - 1);
-      left += n_tiles * kParts * n * 64;
-      right += n_tiles * tile_bytes;
-      add_scores(n, g, step, facts, scores);
-    }
+    for (int s = 0; s < n_steps; ++s) multiply_step(row, n, step + s, scores + s * kStep);
   }
 
   // Merges the values under the weights of n rows.
@@ -154,6 +143,21 @@ class Int8Products {
   static bool fits_one_tile(int n) { return kParts * n <= Int8Tiles::kMaxRows; }
   static int tile_rows(int n) { return fits_one_tile(n) ? kParts * n : n; }
   int block_rows(int row) const { return std::min(kBlock, n_rows_ - row / kBlock * kBlock); }
+
+  MTO_FLAT void multiply_step(int row, int n, int step, float* scores) {
+    int64_t tile_bytes = k_depth_ * kLanes, half = kLanes * p_->d;
+    int n_tiles = p_->k_packed.group_size / k_depth_;
+    const uint8_t* left = q_ + row / kBlock * q_block_bytes();
+    const uint8_t* right = k_ + step * kStep * p_->d;
+    const float* facts = q_facts_ + row * k_groups_ * 2;
+    for (int64_t g = 0; g < k_groups_; ++g) {
+      multiply(n, Left{left, 64, kParts * n * 64}, right, right + half, tile_bytes,
+               (1u << n_tiles) - 1);
+      left += n_tiles * kParts * n * 64;
+      right += n_tiles * tile_bytes;
+      add_scores(n, g, step, facts, scores);
+    }
+  }
 
   // Parts of one query, and for each group the factor of its products and its share of the bias.
   template <bool EvenFirst>

@@ -1,8 +1,7 @@
 #pragma once
 
-// Rows of an operand, dense or quantized, as float32 in the layouts of the products.
+// Rows of an operand as float32, in the layouts of the products.
 
-#include "formats/affine_simd.h"
 #include "ops/scaled_dot_product_attention/scaled_dot_product_attention_params.h"
 #include "ops/scaled_dot_product_attention/scaled_dot_product_attention_product.h"
 
@@ -11,14 +10,6 @@ namespace {
 
 constexpr int64_t round_up(int64_t n, int64_t multiple) {
   return (n + multiple - 1) / multiple * multiple;
-}
-
-// n <= kLanes elements, and zeros behind them.
-MTO_INLINE Vec load_part(FloatType type, const void* base, int64_t index, int64_t n) {
-  if (n >= kLanes) return load_as(type, base, index);
-  alignas(64) char part[kLanes * sizeof(float)] = {};
-  std::memcpy(part, static_cast<const char*>(base) + index * size_of(type), n * size_of(type));
-  return load_as(type, part, 0);
 }
 
 // Calls f with the type as a constant.
@@ -108,44 +99,6 @@ inline RowSource rows_of(const AttentionOperand& operand, int64_t b, int64_t h, 
                          int64_t d) {
   return {operand.type, operand.data, operand.offset(b, h, first), operand.row, d};
 }
-
-// Decodes n rows from `first` on, one after the other.
-MTO_APART MTO_FLAT void decode_rows(const AttentionPacked& packed, int64_t b, int64_t h,
-                                    int64_t first, int n, int64_t d, float* out) {
-  dispatch_affine_bits(packed.bits, [&]<int Bits>() {
-    for (int row = 0; row < n; ++row) {
-      auto codes =
-          static_cast<const uint8_t*>(packed.codes.data) + packed.codes.offset(b, h, first + row);
-      int64_t scale = packed.scales.offset(b, h, first + row);
-      int64_t bias = packed.biases.offset(b, h, first + row);
-      for (int64_t column = 0; column < d; column += packed.group_size, ++scale, ++bias) {
-        auto group =
-            AffineGroup<Bits>::make(load_one(packed.scales.type, packed.scales.data, scale),
-                                    load_one(packed.biases.type, packed.biases.data, bias));
-        for (int i = 0; i < packed.group_size; i += kBlock, codes += block_bytes(Bits)) {
-          unroll<kVecsPerBlock>([&](auto v) {
-            store(out + i + v.value * kLanes, affine_decode<Bits, v.value>(codes, group));
-          });
-        }
-        out += packed.group_size;
-      }
-    }
-  });
-}
-
-// Keys or values of one KV head. Quantized ones are decoded into `scratch`, kStep rows of it.
-struct KeyRows {
-  const AttentionOperand& dense;
-  const AttentionPacked& packed;
-  int64_t b, h, d;
-  float* scratch;
-
-  RowSource rows(int64_t first, int n) const {
-    if (!packed.codes) return rows_of(dense, b, h, first, d);
-    decode_rows(packed, b, h, first, n, d, scratch);
-    return {FloatType::kFloat32, scratch, 0, d, d};
-  }
-};
 
 }  // namespace
 }  // namespace mto::MTO_ISA

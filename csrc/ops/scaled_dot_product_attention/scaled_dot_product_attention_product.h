@@ -90,19 +90,25 @@ struct Merge {
   }
 };
 
-template <int Rows, int Vecs, typename L, typename Finish>
-MTO_FLAT void multiply(L left, const float* panel, const Runs& runs, Finish finish) {
-  Vec sums[Rows][Vecs];
-  unroll<Rows>([&](auto r) { unroll<Vecs>([&](auto v) { sums[r.value][v.value] = zero(); }); });
+// Rows x (Panels panels of Vecs vectors).
+template <int Rows, int Vecs, int Panels, typename L, typename Finish>
+MTO_FLAT void multiply(L left, const float* panel, int64_t panel_stride, const Runs& runs,
+                       Finish finish) {
+  Vec sums[Rows][Panels * Vecs];
+  unroll<Rows>([&](auto r) {
+    unroll<Panels * Vecs>([&](auto v) { sums[r.value][v.value] = zero(); });
+  });
   for (int i = 0; i < runs.n; ++i) {
     const float* a = left.at + runs.runs[i].begin * L::kDepthStride;
     const float* b = panel + runs.runs[i].begin * kWidth;
     for (int k = runs.runs[i].begin; k < runs.runs[i].end; ++k) {
-      Vec columns[Vecs];
-      unroll<Vecs>([&](auto v) { columns[v.value] = load(b + v.value * kLanes); });
+      Vec columns[Panels * Vecs];
+      unroll<Panels * Vecs>([&](auto v) {
+        columns[v.value] = load(b + v.value / Vecs * panel_stride + v.value % Vecs * kLanes);
+      });
       unroll<Rows>([&](auto r) {
         Vec factor = broadcast(a[r.value * L::kRowStride]);
-        unroll<Vecs>([&](auto v) {
+        unroll<Panels * Vecs>([&](auto v) {
           sums[r.value][v.value] = fma(factor, columns[v.value], sums[r.value][v.value]);
         });
       });
@@ -111,7 +117,10 @@ MTO_FLAT void multiply(L left, const float* panel, const Runs& runs, Finish fini
     }
   }
   unroll<Rows>([&](auto r) {
-    unroll<Vecs>([&](auto v) { finish(r.value, v.value * kLanes, sums[r.value][v.value]); });
+    unroll<Panels * Vecs>([&](auto v) {
+      constexpr int kColumn = v.value / Vecs * kWidth + v.value % Vecs * kLanes;
+      finish(r.value, kColumn, sums[r.value][v.value]);
+    });
   });
 }
 
@@ -129,10 +138,33 @@ inline void product(int n_rows, int64_t n_columns, L left, const float* panels,
   for (int64_t column = 0; column < n_columns; column += kWidth, panels += panel_stride) {
     bool whole = kVecs == 1 || column + kLanes < n_columns;
     row_blocks<kRows>(n_rows, [&](auto rows, int row) {
-      auto multiplied =
-          whole ? multiply<rows.value, kVecs, L, Finish> : multiply<rows.value, 1, L, Finish>;
-      multiplied(left.from(row), panels, runs, finish.from(row, column));
+      auto multiplied = whole ? multiply<rows.value, kVecs, 1, L, Finish>
+                              : multiply<rows.value, 1, 1, L, Finish>;
+      multiplied(left.from(row), panels, panel_stride, runs, finish.from(row, column));
     });
+  }
+}
+
+// The same for at most kFewRows rows, Panels panels at a time and halves of it where fewer are left:
+// one panel has too few sums to keep the units busy while each waits for the one before.
+constexpr int kFewRows = 2;
+
+template <int Panels, typename L, typename Finish>
+inline void few_rows_product(int n_rows, int64_t n_columns, L left, const float* panels,
+                             int64_t panel_stride, const Runs& runs, Finish finish) {
+  if constexpr (Panels == 1) {
+    product(n_rows, n_columns, left, panels, panel_stride, runs, finish);
+  } else {
+    int64_t column = 0;
+    for (; column + Panels * kWidth <= n_columns; column += Panels * kWidth) {
+      row_blocks<kFewRows>(n_rows, [&](auto rows, int row) {
+        multiply<rows.value, kVecs, Panels>(left.from(row), panels, panel_stride, runs,
+                                            finish.from(row, column));
+      });
+      panels += Panels * panel_stride;
+    }
+    few_rows_product<Panels / 2>(n_rows, n_columns - column, left, panels, panel_stride, runs,
+                                 finish.from(0, column));
   }
 }
 

@@ -1,7 +1,8 @@
 #pragma once
 
-// The two products of the forward pass in float32, for operands of every type.
+// The two products of the forward pass in float32, for operands of every type and quantized ones.
 
+#include "ops/scaled_dot_product_attention/scaled_dot_product_attention_decode.h"
 #include "ops/scaled_dot_product_attention/scaled_dot_product_attention_scores.h"
 #include "ops/scaled_dot_product_attention/scaled_dot_product_attention_scratch.h"
 
@@ -18,7 +19,8 @@ class FloatProducts {
     q_ = cutter.take(round_up(n_rows, kLeftWidth) * p.d);
     k_ = cutter.take(kTile * p.d);
     v_ = cutter.take(kPanel * (round_up(p.d_v, kWidth) / kWidth));
-    decoded_ = cutter.take(p.k_packed.codes ? kStep * std::max(p.d, p.d_v) : 0);
+    group_scales_ = cutter.take(std::max(scales_floats(p.k_packed, p.d),
+                                         scales_floats(p.v_packed, p.d_v)));
   }
 
   void take_rows(int64_t b, int64_t kv_head, AttentionRange rows) {
@@ -27,31 +29,57 @@ class FloatProducts {
 
   // Keys and values of one step of a tile.
   void take_keys(int64_t b, int64_t kv_head, int step, int64_t first, int n) {
-    KeyRows keys{p_->k, p_->k_packed, b, kv_head, p_->d, decoded_};
-    pack_transposed<kWidth>(keys.rows(first, n), n, kStep, 1, k_ + step * kStep * p_->d);
-    KeyRows values{p_->v, p_->v_packed, b, kv_head, p_->d_v, decoded_};
-    pack_rows(values.rows(first, n), n, 1, v_ + step * kStep * kWidth, kPanel);
+    float* k = k_ + step * kStep * p_->d;
+    float* v = v_ + step * kStep * kWidth;
+    if (p_->k_packed.codes) {
+      GroupScales groups(p_->k_packed, b, kv_head, first, n, p_->d, group_scales_);
+      dispatch_affine_bits(p_->k_packed.bits, [&]<int Bits>() {
+        decode_transposed<Bits>(p_->k_packed, b, kv_head, first, n, p_->d, groups, k);
+      });
+    } else {
+      pack_transposed<kWidth>(rows_of(p_->k, b, kv_head, first, p_->d), n, kStep, 1, k);
+    }
+    if (p_->v_packed.codes) {
+      GroupScales groups(p_->v_packed, b, kv_head, first, n, p_->d_v, group_scales_);
+      dispatch_affine_bits(p_->v_packed.bits, [&]<int Bits>() {
+        decode_panels<Bits>(p_->v_packed, b, kv_head, first, n, p_->d_v, groups, v, kPanel);
+      });
+    } else {
+      pack_rows(rows_of(p_->v, b, kv_head, first, p_->d_v), n, 1, v, kPanel);
+    }
   }
 
-  // Scaled products of n rows and the keys of a step.
-  void multiply_keys(int row, int n, int step, float* scores) const {
+  // Scaled products of n rows and the keys of n_steps steps.
+  void multiply_keys(int row, int n, int step, int n_steps, float* scores) const {
     Runs depth;
     depth.add(0, static_cast<int>(p_->d));
-    product(n, kStep, left_rows(q_, row, p_->d), k_ + step * kStep * p_->d, kWidth * p_->d, depth,
-            Store{scores, kScoreStride});
+    any_product(n, n_steps * kStep, left_rows(q_, row, p_->d), k_ + step * kStep * p_->d,
+            kWidth * p_->d, depth, Store{scores, kScoreStride});
   }
 
   // Merges the values under the weights of n rows.
   void multiply_values(int n, const float* weights, const Runs& keys, const Merge& merge) const {
-    product(n, n_columns_, LeftScores{weights}, v_, kPanel, keys, merge);
+    any_product(n, n_columns_, LeftScores{weights}, v_, kPanel, keys, merge);
   }
 
  private:
   static constexpr int64_t kPanel = kTile * kWidth;
 
+  template <typename L, typename Finish>
+  static void any_product(int n_rows, int64_t n_columns, L left, const float* panels,
+                          int64_t panel_stride, const Runs& runs, Finish finish) {
+    constexpr int kPanels = kRegisters == 32 ? 4 : 2;
+    auto chosen = n_rows <= kFewRows ? few_rows_product<kPanels, L, Finish> : product<L, Finish>;
+    chosen(n_rows, n_columns, left, panels, panel_stride, runs, finish);
+  }
+
+  static int64_t scales_floats(const AttentionPacked& packed, int64_t d) {
+    return packed.codes ? GroupScales::n_floats(d / packed.group_size) : 0;
+  }
+
   const AttentionParams* p_;
   int64_t n_columns_;
-  float *q_, *k_, *v_, *decoded_;
+  float *q_, *k_, *v_, *group_scales_;
 };
 
 }  // namespace
