@@ -95,9 +95,8 @@ template <int Rows, int Vecs, int Panels, typename L, typename Finish>
 MTO_FLAT void multiply(L left, const float* panel, int64_t panel_stride, const Runs& runs,
                        Finish finish) {
   Vec sums[Rows][Panels * Vecs];
-  unroll<Rows>([&](auto r) {
-    unroll<Panels * Vecs>([&](auto v) { sums[r.value][v.value] = zero(); });
-  });
+  unroll<Rows>(
+      [&](auto r) { unroll<Panels * Vecs>([&](auto v) { sums[r.value][v.value] = zero(); }); });
   for (int i = 0; i < runs.n; ++i) {
     const float* a = left.at + runs.runs[i].begin * L::kDepthStride;
     const float* b = panel + runs.runs[i].begin * kWidth;
@@ -138,15 +137,15 @@ inline void product(int n_rows, int64_t n_columns, L left, const float* panels,
   for (int64_t column = 0; column < n_columns; column += kWidth, panels += panel_stride) {
     bool whole = kVecs == 1 || column + kLanes < n_columns;
     row_blocks<kRows>(n_rows, [&](auto rows, int row) {
-      auto multiplied = whole ? multiply<rows.value, kVecs, 1, L, Finish>
-                              : multiply<rows.value, 1, 1, L, Finish>;
+      auto multiplied =
+          whole ? multiply<rows.value, kVecs, 1, L, Finish> : multiply<rows.value, 1, 1, L, Finish>;
       multiplied(left.from(row), panels, panel_stride, runs, finish.from(row, column));
     });
   }
 }
 
-// The same for at most kFewRows rows, Panels panels at a time and halves of it where fewer are left:
-// one panel has too few sums to keep the units busy while each waits for the one before.
+// The same for at most kFewRows rows, Panels panels at a time and halves of it where fewer are
+// left: one panel has too few sums to keep the units busy while each waits for the one before.
 constexpr int kFewRows = 2;
 
 template <int Panels, typename L, typename Finish>

@@ -19,8 +19,8 @@ class FloatProducts {
     q_ = cutter.take(round_up(n_rows, kLeftWidth) * p.d);
     k_ = cutter.take(kTile * p.d);
     v_ = cutter.take(kPanel * (round_up(p.d_v, kWidth) / kWidth));
-    group_scales_ = cutter.take(std::max(scales_floats(p.k_packed, p.d),
-                                         scales_floats(p.v_packed, p.d_v)));
+    group_scales_ =
+        cutter.take(std::max(scales_floats(p.k_packed, p.d), scales_floats(p.v_packed, p.d_v)));
   }
 
   void take_rows(int64_t b, int64_t kv_head, AttentionRange rows) {
@@ -54,7 +54,7 @@ class FloatProducts {
     Runs depth;
     depth.add(0, static_cast<int>(p_->d));
     any_product(n, n_steps * kStep, left_rows(q_, row, p_->d), k_ + step * kStep * p_->d,
-            kWidth * p_->d, depth, Store{scores, kScoreStride});
+                kWidth * p_->d, depth, Store{scores, kScoreStride});
   }
 
   // Merges the values under the weights of n rows.
