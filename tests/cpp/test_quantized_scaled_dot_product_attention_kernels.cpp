@@ -160,11 +160,11 @@ int main() {
     int i = 0;
     for (int bits : kAffineBits) {
       for (int group_size : kAffineGroupSizes) {
-        for (FloatType q_type : kTypes) {
+        for (FloatType q_type : {kTypes[0], kTypes[1 + i % 2]}) {
           test_case(1, 300, bits, group_size, q_type, kTypes[i % 3]);
-          test_case(40, 67, bits, group_size, q_type, kTypes[(i + 1) % 3]);
-          ++i;
+          test_case(20, 67, bits, group_size, q_type, kTypes[(i + 1) % 3]);
         }
+        ++i;
       }
     }
   }
