@@ -11,8 +11,6 @@ namespace {
 using Arrays = std::vector<mx::array>;
 
 constexpr const char* kOp = "quantized_scaled_dot_product_attention";
-constexpr int kParts = 3;  // codes, scales and biases
-constexpr int kFirstOption = 1 + 2 * kParts;
 
 void check_arrays(const std::string& name, const QuantizedOperand& operand, const Format& format) {
   size_t expected = format.affine() ? 3 : 2;
@@ -34,14 +32,15 @@ void check_arrays(const std::string& name, const QuantizedOperand& operand, cons
   }
 }
 
-// The values as float32: what a kernel decodes in registers is not rounded to 16 bits either.
+// The values as float32: what a kernel decodes in registers is not rounded to 16 bits either. By
+// our kernels, which round once.
 mx::array decode(const Arrays& arrays, const Format& format, mx::Stream s) {
   if (!format.affine()) {
     return mx::dequantize(arrays[0], arrays[1], std::nullopt, format.group_size, format.bits,
                           format.mode, std::nullopt, mx::float32, s);
   }
   return dequantize(arrays[0], arrays[1], arrays[2], format.group_size, format.bits, format.mode,
-                    std::nullopt, mx::float32, std::nullopt, false, s);
+                    std::nullopt, mx::float32, "ours", false, s);
 }
 
 Format checked_format(const std::string& name, const QuantizedOperand& operand) {
@@ -85,9 +84,12 @@ std::pair<mx::array, mx::array> quantized_scaled_dot_product_attention(
   auto call = canonical_call(kOp, q, keys, values, scale, options, stream);
   auto place = place_of(stream);
   Coverage coverage{unsupported_call(place.backend, q, values.shape(-1), k, v), false};
-  if (!takes_call({kOp, place, coverage, options.route, options.force_fused})) {
+  auto without_kernel = [&]() -> std::pair<mx::array, mx::array> {
     auto [out, lse] = scaled_dot_product_attention(q, keys, values, scale, options, stream);
     return {mx::astype(out, q.dtype(), stream), lse};
+  };
+  if (!takes_call({kOp, place, coverage, options.route, options.force_fused})) {
+    return without_kernel();
   }
   Arrays inputs{q};
   inputs.insert(inputs.end(), k.arrays.begin(), k.arrays.end());
@@ -96,6 +98,7 @@ std::pair<mx::array, mx::array> quantized_scaled_dot_product_attention(
   QuantizedScaledDotProductAttention op(stream, call.settings, {k_format.group_size, k_format.bits},
                                         {v_format.group_size, v_format.bits});
   auto outputs = op.apply(inputs);
+  if (!may_run(kOp, outputs[0], options.force_fused)) return without_kernel();
   return {outputs[0], outputs[1]};
 }
 

@@ -2,6 +2,7 @@
 
 #include <array>
 
+#include "metal/encoder.h"
 #include "ops/scaled_dot_product_attention/scaled_dot_product_attention.h"
 
 namespace mto {
@@ -27,7 +28,7 @@ struct PackedFormat {
 // Outputs out, in q's dtype, and lse. Inputs are q; codes, scales and biases of the keys, then of
 // the values; then the options as the dense primitive has them. Leading dimensions of all
 // broadcast.
-class QuantizedScaledDotProductAttention : public mx::Primitive {
+class QuantizedScaledDotProductAttention : public mx::Primitive, public metal::MetalPrimitive {
  public:
   QuantizedScaledDotProductAttention(mx::Stream stream, AttentionSettings settings,
                                      PackedFormat keys, PackedFormat values)
@@ -37,6 +38,13 @@ class QuantizedScaledDotProductAttention : public mx::Primitive {
 
   void eval_cpu(const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs) override;
   void eval_gpu(const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs) override;
+  void eval_metal(metal::Encoder& encoder, const std::vector<mx::array>& inputs,
+                  std::vector<mx::array>& outputs) override;
+  std::shared_ptr<mx::Primitive> on(mx::Stream stream) const override;
+  std::vector<metal::TrialShapes> trial_shapes(const std::vector<mx::array>& inputs,
+                                               metal::TrialSize size) const override;
+  std::vector<mx::array> trial_inputs(const metal::TrialShapes& shapes,
+                                      const std::vector<mx::array>& inputs) const override;
   std::vector<mx::array> jvp(const std::vector<mx::array>& primals,
                              const std::vector<mx::array>& tangents,
                              const std::vector<int>& argnums) override;
@@ -51,6 +59,9 @@ class QuantizedScaledDotProductAttention : public mx::Primitive {
   std::vector<mx::Shape> output_shapes(const std::vector<mx::array>& inputs) override;
 
  private:
+  static constexpr int kParts = 3;  // codes, scales and biases
+  static constexpr int kFirstOption = 1 + 2 * kParts;
+
   // The inputs in the dense primitive's order, with one of a packed operand's three arrays for it.
   std::vector<mx::array> with_part(const std::vector<mx::array>& inputs, int part) const;
   mx::Shape batch(const std::vector<mx::array>& inputs) const;

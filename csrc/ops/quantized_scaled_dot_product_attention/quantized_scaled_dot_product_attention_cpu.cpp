@@ -3,6 +3,7 @@
 #include <memory>
 
 #include "common/counters.h"
+#include "common/route.h"
 #include "ops/quantized_scaled_dot_product_attention/quantized_scaled_dot_product_attention.h"
 #include "ops/scaled_dot_product_attention/scaled_dot_product_attention_launch.h"
 
@@ -10,6 +11,7 @@ namespace mto {
 
 void QuantizedScaledDotProductAttention::eval_cpu(const std::vector<mx::array>& inputs,
                                                   std::vector<mx::array>& outputs) {
+  if (eval_emulated(*this, stream(), inputs, outputs)) return;
   constexpr const char* kOp = "quantized_scaled_dot_product_attention";
   count(kOp, "cpu", "fused");
   auto launch = std::make_shared<AttentionLaunch>(kOp, with_part(inputs, 0), settings_,
@@ -26,11 +28,6 @@ void QuantizedScaledDotProductAttention::eval_cpu(const std::vector<mx::array>& 
   mx::cpu::get_command_encoder(stream()).dispatch([launch] {
     if (launch->load()) launch->forward();
   });
-}
-
-void QuantizedScaledDotProductAttention::eval_gpu(const std::vector<mx::array>&,
-                                                  std::vector<mx::array>&) {
-  throw std::runtime_error("[quantized_scaled_dot_product_attention] has no kernel for a GPU.");
 }
 
 }  // namespace mto

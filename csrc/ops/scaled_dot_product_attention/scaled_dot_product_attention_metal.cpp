@@ -1,5 +1,6 @@
 #include "common/counters.h"
 #include "metal/instance.h"
+#include "ops/scaled_dot_product_attention/scaled_dot_product_attention_few_queries_metal.h"
 #include "ops/scaled_dot_product_attention/scaled_dot_product_attention_metal_binding.h"
 #include "ops/scaled_dot_product_attention/scaled_dot_product_attention_metal_variant.h"
 
@@ -18,6 +19,9 @@ void ScaledDotProductAttention::eval_metal(metal::Encoder& encoder,
   if (outputs[1].size() == 0) return;
   AttentionMetalBinding binding(encoder, inputs, settings_, attention_batch(inputs, settings_));
   const auto& params = binding.params;
+  if (are_few_queries(params.n_q, params.n_heads / params.n_kv_heads)) {
+    return eval_few_queries(encoder, binding, inputs, settings_, outputs);
+  }
   auto variant = attention_metal_variant(params.n_k, params.d_v);
   auto type = inputs[0].dtype();
   // It concerns products of float32, and weights in registers, which are float32 beside 16-bit
