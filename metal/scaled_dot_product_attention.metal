@@ -1,8 +1,9 @@
 // The forward pass of attention for many rows, by TensorOps.
 //
-// A simdgroup owns Rows query rows of one head, and Width columns of their output, and walks over
-// tiles of Keys keys. Nothing is shared between simdgroups: there is no threadgroup barrier, and
-// one without rows may leave. Q, K and V are read by the operations, from device memory.
+// A simdgroup owns Rows query rows of one head, whose output has no more than Width columns, and
+// walks over tiles of Keys keys. Nothing is shared between simdgroups: there is no threadgroup
+// barrier, and one without rows may leave. Q, K and V are read by the operations, from device
+// memory.
 //
 // Which lane holds which element is asked, never assumed. Three answers decide at run time, and all
 // have another way: whether the weights may stay in registers for the second product, whether row
@@ -16,11 +17,6 @@ using namespace metal;
 using namespace mpp::tensor_ops;
 
 using Matrix = dextents<int, 2>;
-
-template <typename T>
-inline void fill_rows(device T* out, int stride, int n_rows, int n_cols, T value, uint lane) {
-  for (int i = lane; i < n_rows * n_cols; i += 32) out[i / n_cols * stride + i % n_cols] = value;
-}
 
 // Registers: weights stay in registers where they can, so that k is static, and no tile may have
 // less than Keys keys: the last one is moved back, and n_keys is at least Keys. Else they go
@@ -49,19 +45,17 @@ attention_forward(device T* q [[buffer(0)]], device T* k [[buffer(1)]], device T
   threadgroup Weight* weight_memory = weights[simdgroup];
   threadgroup float* row_memory = (threadgroup float*)weight_memory;  // in turn
 
-  const int n_chunks = max(1, (params.d_v + Width - 1) / Width);
-  const int chunk = int(group.x) % n_chunks, column = chunk * Width;
-  const int first_row =
-      (int(group.x) / n_chunks * mto::kAttentionSimdgroups + int(simdgroup)) * Rows;
+  const int first_row = (int(group.x) * mto::kAttentionSimdgroups + int(simdgroup)) * Rows;
   if (first_row >= params.n_q) return;
-  const int n_rows = min(Rows, params.n_q - first_row), n_cols = min(Width, params.d_v - column);
-  const int h = group.y, kv_head = mto::kv_head_of(params, h), n_keys = params.n_k;
+  const int n_rows = min(Rows, params.n_q - first_row);
+  const int d_v = params.d_v, n_keys = params.n_k;
+  const int h = group.y, kv_head = mto::kv_head_of(params, h);
   const int64_t out_row = (int64_t(group.z) * params.n_heads + h) * params.n_q + first_row;
-  out += out_row * params.d_v + column;
+  out += out_row * d_v;
   lse += out_row;
   if (mto::bad_documents(rows)) {
-    fill_rows(out, params.d_v, n_rows, n_cols, T(NAN), lane);
-    if (chunk == 0) fill_rows(lse, 1, n_rows, 1, float(NAN), lane);
+    mto::fill_rows(out, d_v, n_rows, d_v, T(NAN), lane);
+    mto::fill_rows(lse, 1, n_rows, 1, float(NAN), lane);
     return;
   }
 
@@ -71,24 +65,11 @@ attention_forward(device T* q [[buffer(0)]], device T* k [[buffer(1)]], device T
             v_stride = params.operands[mto::kAttentionV].row;
   q += mto::head_of(params, starts, mto::kAttentionQ, h) + int64_t(first_row) * q_stride;
   k += mto::head_of(params, starts, mto::kAttentionK, kv_head);
-  v += mto::head_of(params, starts, mto::kAttentionV, kv_head) + column;
-
-  mto::AttentionFacts facts;
-  facts.scores = mto::attention_scores(params, starts, h, mask, alibi);
-  facts.blocks = mto::attention_blocks(params, starts, h, block_mask);
-  facts.rows = facts_of_rows[simdgroup];
-  facts.k_segments = k_segments;
-  if (attention_has_segments) {
-    facts.k_segments += mto::head_of(params, starts, mto::kAttentionKSegments, 0);
-  }
-  facts.k_segment_stride = params.operands[mto::kAttentionKSegments].row;
-  mto::AttentionRow row = mto::no_row(first_row + lane);
-  if (int(lane) < n_rows) {
-    row = mto::attention_row(params, starts, rows, q_segments, first_row + lane);
-  }
-  if (int(lane) < Rows) facts_of_rows[simdgroup][lane] = row;
-  const mto::TileRows tile_rows = mto::tile_rows(row, int(lane) < n_rows);
-  simdgroup_barrier(mem_flags::mem_threadgroup);
+  v += mto::head_of(params, starts, mto::kAttentionV, kv_head);
+  const auto facts = mto::attention_facts(params, starts, h, mask, alibi, block_mask, k_segments,
+                                          facts_of_rows[simdgroup]);
+  const mto::TileRows tile_rows = mto::load_rows<Rows>(facts_of_rows[simdgroup], params, starts,
+                                                       rows, q_segments, first_row, n_rows, lane);
 
   auto score = of_keys.template get_destination_cooperative_tensor<Tile, Tile, float>();
   auto sums = of_values.template get_destination_cooperative_tensor<WeightTile, Tile, float>();
@@ -100,10 +81,7 @@ attention_forward(device T* q [[buffer(0)]], device T* k [[buffer(1)]], device T
       of_keys.template get_row_reduction_destination_cooperative_tensor<Tile, Tile, float>();
   auto scratch =
       of_keys.template get_row_reduction_destination_cooperative_tensor<Tile, Tile, float>();
-  // A sink is a score without a value.
-  const float sink = attention_has_sinks
-                         ? sinks[mto::head_of(params, starts, mto::kAttentionSinks, h)]
-                         : -INFINITY;
+  const float sink = mto::sink_of(params, starts, h, sinks);
   mto::clear(sums);
   mto::fill(row_max, sink);
   mto::fill(row_sum, sink == -INFINITY ? 0.0f : 1.0f);
@@ -115,10 +93,7 @@ attention_forward(device T* q [[buffer(0)]], device T* k [[buffer(1)]], device T
     keys.first = Registers ? min(begin, n_keys - Keys) : begin;
     keys.lo = begin - keys.first;
     keys.hi = min(Keys, n_keys - keys.first);
-    const auto visibility = mto::tile_visibility(
-        facts.blocks, tile_rows,
-        mto::tile_keys(begin, keys.first + keys.hi, facts.k_segments, facts.k_segment_stride, lane),
-        first_row, first_row + n_rows);
+    const auto visibility = mto::visibility_of(facts, tile_rows, first_row, n_rows, keys, lane);
     if (visibility == mto::Visibility::kNone) continue;
 
     if (params.d == 0) {
@@ -136,7 +111,7 @@ attention_forward(device T* q [[buffer(0)]], device T* k [[buffer(1)]], device T
       mto::scale_rows<Rows>(sums, rescale, row_memory);  // else every factor is 1
     }
 
-    Tile v_tile(v + int64_t(keys.first) * v_stride, Matrix(n_cols, keys.hi),
+    Tile v_tile(v + int64_t(keys.first) * v_stride, Matrix(d_v, keys.hi),
                 array<int, 2>{1, v_stride});
     if constexpr (Registers) {
       if (of_values.template is_compatible_as_left_input<Weight, T, float>(score)) {
@@ -157,9 +132,7 @@ attention_forward(device T* q [[buffer(0)]], device T* k [[buffer(1)]], device T
     scratch[i] = row_sum[i] == 0.0f ? -INFINITY : row_max[i] + log(row_sum[i]);
   }
   mto::scale_rows<Rows>(sums, rescale, row_memory);
-  mto::store(sums, out, params.d_v, n_rows, n_cols);
-  if (chunk == 0) {
-    using Vector = dextents<int, 1>;
-    scratch.store(tensor<device float, Vector, tensor_inline>(lse, Vector(n_rows)));
-  }
+  mto::store(sums, out, d_v, n_rows, d_v);
+  using Vector = dextents<int, 1>;
+  scratch.store(tensor<device float, Vector, tensor_inline>(lse, Vector(n_rows)));
 }

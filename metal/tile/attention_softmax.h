@@ -22,6 +22,53 @@ struct AttentionFacts {
   int64_t k_segment_stride;
 };
 
+inline AttentionFacts attention_facts(constant AttentionParams& params,
+                                      thread const AttentionStarts& starts, int h,
+                                      const device uchar* mask, const device float* alibi,
+                                      const device uchar* block_mask, const device int* k_segments,
+                                      const threadgroup AttentionRow* rows) {
+  AttentionFacts facts;
+  facts.scores = attention_scores(params, starts, h, mask, alibi);
+  facts.blocks = attention_blocks(params, starts, h, block_mask);
+  facts.rows = rows;
+  facts.k_segments = k_segments;
+  if (attention_has_segments) facts.k_segments += head_of(params, starts, kAttentionKSegments, 0);
+  facts.k_segment_stride = params.operands[kAttentionKSegments].row;
+  return facts;
+}
+
+// Puts the facts of a tile's rows into threadgroup memory, for the lanes of this simdgroup.
+template <int Rows>
+inline TileRows load_rows(threadgroup AttentionRow* memory, constant AttentionParams& params,
+                          thread const AttentionStarts& starts, const device RowKeys* rows,
+                          const device int* q_segments, int first_row, int n_rows, int lane) {
+  static_assert(Rows <= 32, "a row a lane");
+  AttentionRow row = no_row(first_row + lane);
+  if (lane < n_rows) row = attention_row(params, starts, rows, q_segments, first_row + lane);
+  if (lane < Rows) memory[lane] = row;
+  simdgroup_barrier(metal::mem_flags::mem_threadgroup);
+  return tile_rows(row, lane < n_rows);
+}
+
+// Of rows first_row .. first_row + n_rows, against the keys of a tile that count.
+inline Visibility visibility_of(thread const AttentionFacts& facts, TileRows rows, int first_row,
+                                int n_rows, AttentionKeys keys, int lane) {
+  TileKeys tile = tile_keys(keys.first + keys.lo, keys.first + keys.hi, facts.k_segments,
+                            facts.k_segment_stride, lane);
+  return tile_visibility(facts.blocks, rows, tile, first_row, first_row + n_rows);
+}
+
+// A sink is a score without a value.
+inline float sink_of(constant AttentionParams& params, thread const AttentionStarts& starts, int h,
+                     const device float* sinks) {
+  return attention_has_sinks ? sinks[head_of(params, starts, kAttentionSinks, h)] : -INFINITY;
+}
+
+template <typename T>
+inline void fill_rows(device T* out, int stride, int n_rows, int n_cols, T value, int lane) {
+  for (int i = lane; i < n_rows * n_cols; i += 32) out[i / n_cols * stride + i % n_cols] = value;
+}
+
 inline bool counts(thread const AttentionFacts& facts, AttentionRow row, AttentionKeys keys,
                    int column) {
   if (column < keys.lo || column >= keys.hi) return false;
@@ -56,6 +103,18 @@ inline float weight_of(float x) {
   return Exact ? metal::precise::exp2(power) : metal::fast::exp2(power);
 }
 
+// What earlier sums are multiplied by where the maximum moves.
+template <bool Exact>
+inline float rescaling(float before, float now) {
+  if (before == now) return 1.0f;
+  return before == -INFINITY ? 0.0f : weight_of<Exact>(before - now);
+}
+
+template <bool Exact>
+inline float weight_of(float score, float row_max) {
+  return score == -INFINITY ? 0.0f : weight_of<Exact>(score - row_max);  // a NaN stays one
+}
+
 // Makes weights of a tile of scores, relative to the rows' maxima, which may move: earlier sums are
 // then to be multiplied by `rescale`. True where one of them has to, in any lane. `scratch` is
 // another tensor of row values.
@@ -69,15 +128,12 @@ inline bool weigh_tile(thread Tile& tile, thread Rows& row_max, thread Rows& row
   bool moved = false;
   MTO_UNROLL for (ushort i = 0; i < row_max.get_capacity(); ++i) {
     float before = row_max[i], now = metal::max(before, scratch[i]);
-    float unmoved = before == now ? 1.0f : 0.0f;
-    rescale[i] = before == now || before == -INFINITY ? unmoved : weight_of<Exact>(before - now);
+    rescale[i] = rescaling<Exact>(before, now);
     moved = moved || rescale[i] != 1.0f;
     row_max[i] = now;
   }
   MTO_UNROLL for (auto it = tile.begin(); it != tile.end(); ++it) {
-    if (!it.is_valid_element()) continue;
-    float score = *it;  // a NaN stays one
-    *it = score == -INFINITY ? 0.0f : weight_of<Exact>(score - *row_max.map_iterator(it));
+    if (it.is_valid_element()) *it = weight_of<Exact>(*it, *row_max.map_iterator(it));
   }
   reduce_rows(tile, scratch, Reduction::sum, 0.0f);
   MTO_UNROLL for (ushort i = 0; i < row_sum.get_capacity(); ++i) {
