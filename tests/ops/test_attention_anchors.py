@@ -9,7 +9,7 @@ from tolerance import to_float64
 import mlx_tensorops as mto
 from mlx_tensorops.reference import scaled_dot_product_attention as reference
 
-KERNELS = ("cpu",)
+KERNELS = ("cpu", "metal")
 
 
 def operands(seed, shape_q, n_kv_heads, n_k, dtype=mx.float32):

@@ -8,7 +8,7 @@ import mlx_tensorops as mto
 
 attend = mto.scaled_dot_product_attention
 
-KERNELS = ("cpu",)
+KERNELS = ("cpu", "metal")
 
 Q, K, V = mx.zeros((2, 4, 3, 8)), mx.zeros((2, 2, 5, 8)), mx.zeros((2, 2, 5, 6))
 GOOD = {"q": Q, "k": K, "v": V, "scale": 1.0}

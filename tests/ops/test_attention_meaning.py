@@ -10,7 +10,7 @@ from tolerance import to_float64
 import mlx_tensorops as mto
 from mlx_tensorops.reference import scaled_dot_product_attention as reference
 
-KERNELS = ("cpu",)
+KERNELS = ("cpu", "metal")
 
 
 def ids(*values):

@@ -7,7 +7,7 @@ import pytest
 import suite
 from attention_ops import ScaledDotProductAttention
 
-KERNELS = ("cpu",)
+KERNELS = ("cpu", "metal")
 SINGLE = cases.single_cases()
 FURTHER = cases.shape_cases() + cases.further_cases()
 PAIRS = cases.pair_cases()

@@ -50,7 +50,11 @@ void ScaledDotProductAttention::eval_metal(metal::Encoder& encoder,
   auto variant = attention_metal_variant(params.n_k, params.d, params.d_v, item);
   bool wide = variant.kind == AttentionMetalVariant::kWide;
   binding.pipeline(kernel_of(variant, type, settings_.tf32));
-  encoder.output(outputs[0], kAttentionOut);
+  if (outputs[0].size() > 0) {
+    encoder.output(outputs[0], kAttentionOut);
+  } else {
+    encoder.value(int32_t{0}, kAttentionOut);  // there has to be something to bind
+  }
   encoder.output(outputs[1], kAttentionLse);
   if (wide) {
     int64_t q_bytes = variant.share_q ? variant.rows * params.d * item : 0;

@@ -129,11 +129,16 @@ void AttentionMetalBinding::pipeline(metal::Kernel kernel, uint32_t has) {
   }
   encoder_.pipeline(kernel);
   for (const auto& [array, begin, end, index] : bound_) {
-    if (has >> index & 1) encoder_.view(array, begin, end, index);
+    if (!(has >> index & 1)) continue;
+    if (array.size() > 0) {
+      encoder_.view(array, begin, end, index);
+    } else {
+      encoder_.value(int32_t{0}, index);  // there has to be something to bind
+    }
   }
   auto table = metal::batch_table(batch_, strides_);
   params.n_batch_dims = static_cast<int32_t>(table.size() / (1 + strides_.size()));
-  if (table.empty()) table.resize(1);  // there has to be something to bind
+  if (table.empty()) table.resize(1);
   encoder_.value(params, kAttentionParams);
   encoder_.bytes(table.data(), table.size() * sizeof(int64_t), kAttentionBatch);
   if (rows_ && (has >> kAttentionRows & 1)) encoder_.input(*rows_, kAttentionRows);
