@@ -8,6 +8,7 @@
 #include "common/transforms.h"
 #include "ops/scaled_dot_product_attention/scaled_dot_product_attention_checks.h"
 #include "ops/scaled_dot_product_attention/scaled_dot_product_attention_graph.h"
+#include "ops/scaled_dot_product_attention/scaled_dot_product_attention_mlx.h"
 
 namespace mto {
 namespace {
@@ -48,41 +49,6 @@ Arrays make_arrays(const std::vector<mx::Shape>& shapes, const std::vector<mx::D
   return mx::array::make_arrays(shapes, dtypes, std::move(primitive), inputs);
 }
 
-// Whether mx.fast's op takes the call with the same meaning, but for rows without keys.
-bool mlx_takes(const AttentionCall& call, const AttentionOptions& options) {
-  const auto& settings = call.settings;
-  const auto &q = call.inputs[0], &k = call.inputs[1];
-  bool windowed = settings.window_left != kNoLimit || settings.window_right > 0;
-  bool beyond = options.alibi || options.segment_ids || options.cu_seqlens || options.block_mask;
-  if (settings.softcap > 0 || windowed || beyond || options.return_lse) return false;
-  bool causal = settings.window_right == 0;
-  if (k.shape(2) == 0 || (causal && (q.shape(2) > k.shape(2) || settings.has(kMask)))) return false;
-  auto promotes = [&](const mx::array& a) {
-    return mx::promote_types(a.dtype(), q.dtype()) == q.dtype();
-  };
-  if (options.sinks && !promotes(*options.sinks)) return false;
-  return !settings.has(kMask) || promotes(call.inputs[settings.at(kMask)]);
-}
-
-mx::array mlx_attention(const AttentionCall& call, const AttentionOptions& options, mx::Stream s) {
-  const auto& settings = call.settings;
-  auto run = [&](const std::string& mode, const std::optional<mx::array>& mask) {
-    return mx::fast::scaled_dot_product_attention(call.inputs[0], call.inputs[1], call.inputs[2],
-                                                  settings.scale, mode, mask, options.sinks, false,
-                                                  s);
-  };
-  if (!settings.has(kMask)) return run(settings.window_right == 0 ? "causal" : "", std::nullopt);
-  // A row that sees no key gets to see all of them, and its output is dropped.
-  const auto& mask = call.inputs[settings.at(kMask)];
-  bool additive = mask.dtype() != mx::bool_;
-  auto infinity = mx::array(std::numeric_limits<float>::infinity());
-  auto visible = additive ? mx::not_equal(mask, mx::negative(infinity, s), s) : mask;
-  auto any = mx::any(visible, -1, true, s);
-  auto neutral = additive ? mx::array(0, mask.dtype()) : mx::array(true);
-  auto out = run("", mx::where(any, mask, neutral, s));
-  return mx::where(any, out, mx::array(0, out.dtype()), s);
-}
-
 }  // namespace
 
 mx::Shape attention_batch(const Arrays& inputs, const AttentionSettings& settings) {
@@ -119,18 +85,19 @@ std::pair<mx::array, mx::array> scaled_dot_product_attention(const mx::array& q,
   check_attention_operands(kOp, q, k, v);
   auto call = canonical_call(kOp, q, k, v, scale, options, stream);
   auto place = place_of(stream);
+  bool mlx_takes = mlx_takes_attention(call, options);
   Coverage coverage{
       unsupported_attention(place.backend, call.inputs[0].dtype(), q.shape(-1), v.shape(-1)),
-      mlx_takes(call, options)};
-  Arrays outputs;
+      mlx_takes && mlx_fuses_attention(call)};
   if (takes_call({kOp, place, coverage, options.route, options.force_fused})) {
-    outputs = ScaledDotProductAttention(stream, call.settings).apply(call.inputs);
-  } else if (coverage.mlx_has_kernel) {
-    auto out = mlx_attention(call, options, stream);
-    outputs = {out, out};
-  } else {
-    outputs = attention_graph(call.inputs, call.settings, stream);
+    auto outputs = ScaledDotProductAttention(stream, call.settings).apply(call.inputs);
+    if (may_run(kOp, outputs[0], options.force_fused)) return {outputs[0], outputs[1]};
   }
+  if (mlx_takes) {
+    auto out = mlx_attention(call, options, stream);
+    return {out, out};
+  }
+  auto outputs = attention_graph(call.inputs, call.settings, stream);
   return {outputs[0], outputs[1]};
 }
 
