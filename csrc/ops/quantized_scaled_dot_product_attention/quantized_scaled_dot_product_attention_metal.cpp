@@ -30,15 +30,21 @@ void QuantizedScaledDotProductAttention::eval_metal(metal::Encoder& encoder,
   auto dense = with_part(inputs, 0);
   AttentionMetalBinding binding(encoder, dense, settings_, batch(inputs));
   binding.params.d_v = outputs[0].shape(-1);
+  int64_t key_bytes = 0;
   for (int part = 0; part < kParts; ++part) {
     constexpr AttentionMetalOperand kKeys[] = {kAttentionK, kAttentionKScales, kAttentionKBiases};
     constexpr AttentionMetalOperand kValues[] = {kAttentionV, kAttentionVScales, kAttentionVBiases};
     binding.add_matrices(kKeys[part], inputs[1 + part]);
     binding.add_matrices(kValues[part], inputs[1 + kParts + part]);
+    for (const auto* a : {&inputs[1 + part], &inputs[1 + kParts + part]}) {
+      key_bytes += static_cast<int64_t>(a->shape(-1)) * a->itemsize();
+    }
   }
-  FewQueriesKernel kernel{kOp, std::string(metal::type_name(inputs[0].dtype())) + ", " +
-                                   groups_of(formats_[0], &inputs[1]) + ", " +
-                                   groups_of(formats_[1], &inputs[1 + kParts])};
+  FewQueriesKernel kernel{kOp,
+                          std::string(metal::type_name(inputs[0].dtype())) + ", " +
+                              groups_of(formats_[0], &inputs[1]) + ", " +
+                              groups_of(formats_[1], &inputs[1 + kParts]),
+                          key_bytes};
   launch_few_queries(encoder, binding, settings_, kernel, outputs);
 }
 

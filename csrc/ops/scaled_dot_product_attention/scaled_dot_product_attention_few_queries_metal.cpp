@@ -1,6 +1,9 @@
 #include "ops/scaled_dot_product_attention/scaled_dot_product_attention_few_queries_metal.h"
 
+#include <algorithm>
+
 #include "metal/instance.h"
+#include "ops/scaled_dot_product_attention/scaled_dot_product_attention_few_queries_metal_params.h"
 
 namespace mto {
 namespace {
@@ -48,11 +51,12 @@ void launch_few_queries(metal::Encoder& encoder, AttentionMetalBinding& binding,
   FewQueriesParams few{};
   few.n_rows = p.n_heads / p.n_kv_heads * p.n_q;
   auto [key_begin, key_end] = few_queries_keys(p.n_q, p.n_k, settings);
-  auto variant = few_queries_variant(n_heads, few.n_rows, p.d, p.d_v, key_begin, key_end);
-  few.key_begin = variant.key_begin;
-  few.key_end = variant.key_end;
-  few.n_splits = variant.n_splits;
-  few.split_keys = variant.split_keys;
+  auto variant =
+      few_queries_variant({n_heads, few.n_rows, key_end - key_begin, p.d, p.d_v, kernel.key_bytes});
+  few.key_begin = key_begin;
+  few.key_end = key_end;
+  few.n_splits = static_cast<int32_t>(variant.n_splits);
+  few.split_keys = static_cast<int32_t>(variant.split_keys);
   few.aligned_keys = kernel.aligned_keys;
   few.aligned_values = kernel.aligned_values;
   bool split = variant.n_splits > 1;
@@ -92,7 +96,9 @@ void launch_few_queries(metal::Encoder& encoder, AttentionMetalBinding& binding,
 void eval_few_queries(metal::Encoder& encoder, AttentionMetalBinding& binding,
                       const std::vector<mx::array>& inputs, const AttentionSettings& settings,
                       std::vector<mx::array>& outputs) {
-  FewQueriesKernel kernel{kFile, metal::type_name(outputs[0].dtype())};
+  auto dtype = outputs[0].dtype();
+  int64_t key_bytes = (int64_t{inputs[1].shape(-1)} + inputs[2].shape(-1)) * mx::size_of(dtype);
+  FewQueriesKernel kernel{kFile, metal::type_name(dtype), key_bytes};
   kernel.aligned_keys = rows_are_aligned(inputs[1]);
   kernel.aligned_values = rows_are_aligned(inputs[2]);
   launch_few_queries(encoder, binding, settings, kernel, outputs);
