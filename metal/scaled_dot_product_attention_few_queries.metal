@@ -48,7 +48,9 @@ scaled_dot_product_attention_few_queries_merge(
     constant mto::FewQueriesParams& few [[buffer(21)]],
     const device float* part_sums [[buffer(22)]], const device float2* part_totals [[buffer(23)]],
     uint row [[threadgroup_position_in_grid]], uint at [[thread_index_in_threadgroup]]) {
-  const device float2* totals = part_totals + int64_t(row) * few.n_splits;
+  threadgroup float2 totals[mto::kFewQueriesMaxSplits];
+  if (int(at) < few.n_splits) totals[at] = part_totals[int64_t(row) * few.n_splits + at];
+  threadgroup_barrier(mem_flags::mem_threadgroup);
   float top = -INFINITY, total = 0.0f;
   for (int s = 0; s < few.n_splits; ++s) top = max(top, totals[s][0]);
   for (int s = 0; s < few.n_splits; ++s) {

@@ -25,6 +25,7 @@ void check_shape(const Shape& shape) {
   check(variant.rows == 1 || variant.rows * columns <= 64 * 32, what + "registers");
   check(variant.rows < 2 * shape.n_rows, what + "rows that are not there");
   check(variant.split_keys % 256 == 0 && variant.n_splits >= 1, what + "whole turns");
+  check(variant.n_splits <= mto::kFewQueriesMaxSplits, what + "the merge has room");
   check(variant.n_splits * variant.split_keys >= shape.n_keys, what + "all keys");
   check(shape.n_keys == 0 || (variant.n_splits - 1) * variant.split_keys < shape.n_keys,
         what + "no split is empty");

@@ -96,6 +96,7 @@ def test_nothing_depends_on_what_was_never_set(name, packed, monkeypatch):
 # Barriers without which a kernel must be found wrong, by the text that follows them.
 BARRIERS = {
     "queries are there": "mto::FewQueriesScores scores",
+    "splits are there": "float top = -INFINITY, total",
     "totals are there": "for (int r = 0; r < n_rows; ++r) {\n    float highest",
     "sums are there": "sink.begin(",
     "sums are used": "}\n}",

@@ -20,7 +20,8 @@ enum {
   // Of a threadgroup, which share out its keys. Loads in flight hide the latency of memory: with 8
   // there are enough where a call has but 32 threadgroups.
   kFewQueriesSimdgroups = 8,
-  kFewQueriesMergeThreads = 128,
+  kFewQueriesMaxSplits = 128,  // as many threadgroups as occupy the largest GPU
+  kFewQueriesMergeThreads = kFewQueriesMaxSplits,
 };
 
 // Buffers beside those of all attention kernels.

@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "common/integers.h"
+#include "ops/scaled_dot_product_attention/scaled_dot_product_attention_few_queries_metal_params.h"
 
 namespace mto {
 
@@ -45,8 +46,6 @@ inline FewQueriesVariant few_queries_variant(const FewQueriesShape& shape) {
   // Of a lane's 128 registers, 64 for queries and sums leave room for 32 products and what it
   // loads.
   constexpr int64_t kValues = 64, kLanes = 32, kMaxRows = 16;
-  // As many threadgroups as occupy the largest GPU.
-  constexpr int64_t kThreadgroups = 128;
   // Splits are whole turns of a threadgroup's simdgroups, whatever the rows. What one writes and
   // the merge reads again, 8 bytes a row and column, stays below a 20th of what it reads.
   constexpr int64_t kTurn = 256, kMergedBytes = 8 * 20;
@@ -58,7 +57,7 @@ inline FewQueriesVariant few_queries_variant(const FewQueriesShape& shape) {
   int64_t least =
       ceil_div(kMergedBytes * variant.rows * shape.d_v, std::max<int64_t>(shape.key_bytes, 1));
   int64_t blocks = shape.n_heads * ceil_div(shape.n_rows, variant.rows);
-  int64_t wanted = ceil_div(kThreadgroups, std::max<int64_t>(blocks, 1));
+  int64_t wanted = ceil_div(int64_t{kFewQueriesMaxSplits}, std::max<int64_t>(blocks, 1));
   int64_t keys = std::max({ceil_div(shape.n_keys, wanted), least, int64_t{1}});
   variant.split_keys = ceil_div(keys, kTurn) * kTurn;
   variant.n_splits = std::max<int64_t>(ceil_div(shape.n_keys, variant.split_keys), 1);
