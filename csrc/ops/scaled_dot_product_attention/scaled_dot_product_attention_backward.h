@@ -11,9 +11,9 @@ namespace {
 template <typename Products>
 class Backward {
  public:
-  // d_q: float32 [heads of the KV head * n_q, attention_d_q_stride], added to and not yet scaled.
+  // d_q is added to and not yet scaled.
   Backward(const AttentionGradParams& g, const float* constants, int64_t b, int64_t kv_head,
-           float* d_q)
+           AttentionQueryGrads d_q)
       : g_(g), b_(b), kv_head_(kv_head), d_q_(d_q), tile_(g, constants, b, kv_head, false) {}
 
   // d_alibi gets a float a query head of the KV head: the tile's part in it.
@@ -24,7 +24,10 @@ class Backward {
     tile_.products().clear_key_grads();
     if (g_.d_alibi) std::fill_n(d_alibi, group, 0.0f);
     for (int64_t row = 0; row < n_rows; row += kMaxRows) {
-      if (!tile_.take_rows({row, std::min<int64_t>(row + kMaxRows, n_rows)})) continue;
+      if (!tile_.reached_by(row)) continue;
+      AttentionRange rows{row, std::min<int64_t>(row + kMaxRows, n_rows)};
+      if (!tile_.take_rows(rows)) continue;
+      touch(rows);
       tile_.compute(g_.d_alibi ? d_alibi : nullptr);
       add_rows(row);
     }
@@ -36,6 +39,18 @@ class Backward {
  private:
   static constexpr int kBlock = Products::kBlock;
   static constexpr int kMaxRows = Products::kMaxRows;
+  static_assert(kMaxRows % kAttentionGradRows == 0);
+
+  // Sums that are added to for the first time start as zeros.
+  void touch(AttentionRange rows) {
+    int64_t stride = attention_d_q_stride(g_.forward.d);
+    for (int64_t row = rows.begin; row < rows.end; row += kAttentionGradRows) {
+      uint8_t& touched = d_q_.touched[row / kAttentionGradRows];
+      int64_t n = std::min(kAttentionGradRows, rows.end - row);
+      if (!touched) std::fill_n(d_q_.sums + row * stride, n * stride, 0.0f);
+      touched = 1;
+    }
+  }
 
   void add_rows(int64_t first_row) {
     for (int block = 0; block < tile_.n_blocks(); ++block) {
@@ -64,27 +79,27 @@ class Backward {
     }
     if (keys.n == 0) return;
     tile_.products().add_query_grads(block * kBlock, n, keys, tile_.d_scores(),
-                                     d_q_ + row * attention_d_q_stride(g_.forward.d));
+                                     d_q_.sums + row * attention_d_q_stride(g_.forward.d));
   }
 
   const AttentionGradParams& g_;
   int64_t b_, kv_head_;
-  float* d_q_;
+  AttentionQueryGrads d_q_;
   GradTile<Products> tile_;
 };
 
-// d_q of some rows of the batch elements' heads, from n_parts sums that are `part_floats` apart.
-MTO_APART void write_d_q(const AttentionGradParams& g, AttentionRange rows, const float* parts,
-                         int64_t n_parts, int64_t part_floats) {
+MTO_APART void write_d_q(const AttentionGradParams& g, AttentionRange rows,
+                         AttentionQueryGrads parts, int64_t n_parts, int64_t part_floats,
+                         int64_t part_bytes) {
   const auto& p = g.forward;
   int64_t stride = attention_d_q_stride(p.d);
   auto* sums = static_cast<float*>(thread_scratch(stride * sizeof(float)));
   for (int64_t row = rows.begin; row < rows.end; ++row) {
-    const float* first = parts + row * stride;
     for (int64_t c = 0; c < stride; c += kLanes) {
-      Vec sum = load(first + c);
-      for (int64_t part = 1; part < n_parts; ++part) {
-        sum = add(sum, load(first + part * part_floats + c));
+      Vec sum = zero();
+      for (int64_t part = 0; part < n_parts; ++part) {
+        if (!parts.touched[part * part_bytes]) continue;
+        sum = add(sum, load(parts.sums + part * part_floats + row * stride + c));
       }
       store(sums + c, mul(sum, broadcast(p.scale)));
     }

@@ -299,7 +299,8 @@ void check_canonical_lengths(std::string_view op, const std::vector<mx::array>& 
 }
 
 std::string unsupported_attention(std::string_view backend, mx::Dtype dtype, int d, int d_v) {
-  if (backend != "cpu" && backend != "metal") return "no kernel for backend " + std::string(backend);
+  if (backend != "cpu" && backend != "metal")
+    return "no kernel for backend " + std::string(backend);
   if (!float_type(dtype)) return "q, k and v of dtype " + to_string(dtype);
   if (std::max(d, d_v) > kMaxHeadDim) {
     return "head dimension " + std::to_string(std::max(d, d_v));

@@ -44,7 +44,7 @@ class Forward {
         n_rows_(static_cast<int>(rows.end - rows.begin)),
         s_(scratch([&](Cutter& cutter) { return Scratch(cutter, p, n_rows_, sums); })),
         scores_(p, b) {
-    for (int r = 0; r < n_rows_; ++r) s_.rows[r] = query_row(p, b, kv_head, rows.begin + r);
+    fill_rows(p, b, kv_head, rows, s_.rows);
     s_.products.take_rows(b, kv_head, rows);
     for (int block = 0; block * kBlock < n_rows_; ++block) {
       extremes_[block] = scores_.extremes(s_.rows + block * kBlock, block_rows(block));

@@ -27,7 +27,9 @@ class GradTile {
         kv_head_(kv_head),
         of_mask_(of_mask),
         s_(scratch([&](Cutter& cutter) { return Scratch(cutter, g, of_mask); })),
-        scores_(g.forward, b) {}
+        scores_(g.forward, b) {
+    if (!of_mask) find_spans();
+  }
 
   void take_keys(int64_t index) {
     tile_ = key_tile(p_, b_, index);
@@ -36,11 +38,18 @@ class GradTile {
     }
   }
 
+  // Whether kMaxRows rows from `row` on, a multiple of that, may see keys of the tile: most may not
+  // where there is a window, and they have to cost next to nothing. Not for d_mask.
+  bool reached_by(int64_t row) const {
+    const auto& span = s_.spans[row / kMaxRows];
+    return span.begin < tile_.end && tile_.begin < span.end;
+  }
+
   // False where none of the rows sees a key of the tile.
   bool take_rows(AttentionRange rows) {
     n_rows_ = static_cast<int>(rows.end - rows.begin);
     bool any = false;
-    for (int r = 0; r < n_rows_; ++r) rows_[r] = query_row(p_, b_, kv_head_, rows.begin + r);
+    fill_rows(p_, b_, kv_head_, rows, rows_);
     for (int block = 0; block < n_blocks(); ++block) {
       const auto* block_begin = rows_ + block * kBlock;
       auto extremes = scores_.extremes(block_begin, block_rows(block));
@@ -83,11 +92,26 @@ class GradTile {
       weights = cutter.take(kMaxRows * kScoreStride);
       d_scores = cutter.take(kMaxRows * kScoreStride);
       slopes = cutter.take(kStep);
+      int64_t n_rows = of_mask ? 0 : g.forward.group() * g.forward.n_q;
+      spans = cutter.take<AttentionRange>((n_rows + kMaxRows - 1) / kMaxRows);
     }
     Products products;
     float *weights, *d_scores;  // [kMaxRows, kScoreStride]
     float* slopes;              // [kStep]
+    AttentionRange* spans;      // the keys that rows see by their ranges, kMaxRows at a time
   };
+
+  void find_spans() {
+    int64_t n_rows = p_.group() * p_.n_q;
+    for (int64_t row = 0; row < n_rows; row += kMaxRows) {
+      TileRows all;
+      each_head(p_, kv_head_, row, std::min<int64_t>(row + kMaxRows, n_rows),
+                [&](int, int n, int64_t, int64_t i) {
+                  for (int r = 0; r < n; ++r) all.add(p_.rows[i + r]);
+                });
+      s_.spans[row / kMaxRows] = {all.begin_min, all.end_max};
+    }
+  }
 
   void weigh_step(int block, int block_row, int s, float* d_alibi) {
     int r = block * kBlock + block_row;

@@ -48,13 +48,13 @@ void forward_tile(const AttentionParams& p, int64_t b, int64_t kv_head, Attentio
 }
 
 void backward(const AttentionGradParams& g, const float* constants, int64_t b, int64_t kv_head,
-              AttentionTiles tiles, float* d_q, float* d_alibi) {
+              AttentionRange tiles, AttentionQueryGrads d_q, float* d_alibi) {
   const auto& p = g.forward;
   int64_t group = p.group();
-  std::fill_n(d_q, group * p.n_q * attention_d_q_stride(p.d), 0.0f);
+  std::fill_n(d_q.touched, (group * p.n_q + kAttentionGradRows - 1) / kAttentionGradRows, 0);
   with_products(p, [&]<typename, typename Products>() {
     Backward<Products> pass(g, constants, b, kv_head, d_q);
-    for (int64_t tile = tiles.first; tile * kTile < p.n_k; tile += tiles.step) {
+    for (int64_t tile = tiles.begin; tile < tiles.end; ++tile) {
       pass.run(tile, d_alibi + tile * group);
     }
   });

@@ -34,20 +34,70 @@ constexpr int64_t kTaskRows = 64;
 struct BackwardPlan {
   explicit BackwardPlan(const AttentionParams& p)
       : heads(p.n_batch * p.n_kv_heads),
-        rows(p.n_batch * p.n_heads * p.n_q),
+        head_rows(p.group() * p.n_q),
+        head_blocks(ceil_div(head_rows, kAttentionGradRows)),
+        rows(heads * head_rows),
         tiles(ceil_div(p.n_k, kAttentionTile)),
         n_parts(std::clamp<int64_t>(ceil_div(kGradTasks, std::max<int64_t>(heads, 1)), 1,
                                     std::clamp<int64_t>(tiles, 1, kMaxGradParts))),
         part_floats(rows * attention_d_q_stride(p.d)),
+        part_bytes(heads * head_blocks),
         alibi_floats(p.n_batch * p.n_heads * tiles) {}
 
-  // The workspace: constants, parts of d_q, parts of d_alibi.
+  // The workspace: constants, parts of d_q, parts of d_alibi, bytes that tell which rows parts
+  // have.
   int64_t d_q() const { return attention_padded(rows); }
   int64_t d_alibi() const { return d_q() + n_parts * part_floats; }
-  int64_t n_floats() const { return d_alibi() + alibi_floats; }
+  static constexpr int64_t kFloatBytes = sizeof(float);
+  int64_t touched() const { return d_alibi() + alibi_floats; }
+  int64_t n_floats() const {
+    return touched() + ceil_div(n_parts * part_bytes, kFloatBytes);
+  }
 
-  int64_t heads, rows, tiles, n_parts, part_floats, alibi_floats;
+  int64_t heads, head_rows, head_blocks, rows, tiles, n_parts, part_floats, part_bytes,
+      alibi_floats;
 };
+
+// How many pairs of a query head's rows and the keys of each tile are visible by the ranges of
+// rows, and what a tile costs without any.
+std::vector<int64_t> tile_costs(const AttentionParams& p, int64_t n_tiles) {
+  constexpr int64_t kFixedCost = 32 * kAttentionTile;
+  std::vector<int64_t> costs(n_tiles, kFixedCost), whole(n_tiles + 1);
+  for (int64_t i = 0; i < p.n_q; ++i) {
+    auto keys = p.rows[i];
+    int64_t begin = keys.begin, end = std::min<int64_t>(keys.end, p.n_k);
+    if (begin >= end) continue;
+    int64_t first = begin / kAttentionTile, last = (end - 1) / kAttentionTile;
+    if (first == last) {
+      costs[first] += end - begin;
+      continue;
+    }
+    costs[first] += (first + 1) * kAttentionTile - begin;
+    costs[last] += end - last * kAttentionTile;
+    whole[first + 1] += kAttentionTile;
+    whole[last] -= kAttentionTile;
+  }
+  int64_t seen_whole = 0;
+  for (int64_t tile = 0; tile < n_tiles; ++tile) costs[tile] += seen_whole += whole[tile];
+  return costs;
+}
+
+// Parts of tiles that follow each other, so that where there is a window a part has few rows; of
+// about equal cost.
+std::vector<AttentionRange> cut_tiles(const AttentionParams& p, const BackwardPlan& plan) {
+  auto costs = tile_costs(p, plan.tiles);
+  int64_t total = 0, cost = 0, tile = 0;
+  for (int64_t c : costs) total += c;
+  std::vector<AttentionRange> parts;
+  for (int64_t part = 1; part <= plan.n_parts; ++part) {
+    int64_t begin = tile;
+    while (tile < plan.tiles && (part == plan.n_parts || cost * plan.n_parts < total * part)) {
+      cost += costs[tile++];
+    }
+    parts.push_back({begin, tile});
+  }
+  return parts;
+}
 
 void sum_alibi(const AttentionGradParams& g, const BackwardPlan& plan, const float* parts) {
   const auto& p = g.forward;
@@ -121,21 +171,24 @@ void attention_backward(const AttentionGradParams& g, const AttentionGradMask& m
   float* constants = workspace;
   float* d_q = workspace + plan.d_q();
   float* d_alibi = workspace + plan.d_alibi();
-  int64_t group = p.group();
+  auto touched = reinterpret_cast<uint8_t*>(workspace + plan.touched());
+  auto parts = cut_tiles(p, plan);
+  int64_t stride = attention_d_q_stride(p.d);
   parallel_for(p.n_batch * p.n_heads, [&](int64_t head) {
     kernels.grad_constants(g, head / p.n_heads, head % p.n_heads, {0, p.n_q}, constants);
   });
   parallel_for(plan.heads * plan.n_parts, [&](int64_t task) {
     int64_t head = task / plan.n_parts, part = task % plan.n_parts;
-    kernels.backward(
-        g, constants, head / p.n_kv_heads, head % p.n_kv_heads, {part, plan.n_parts},
-        d_q + part * plan.part_floats + head * group * p.n_q * attention_d_q_stride(p.d),
-        d_alibi + head * plan.tiles * group);
+    AttentionQueryGrads own{d_q + part * plan.part_floats + head * plan.head_rows * stride,
+                            touched + part * plan.part_bytes + head * plan.head_blocks};
+    kernels.backward(g, constants, head / p.n_kv_heads, head % p.n_kv_heads, parts[part], own,
+                     d_alibi + head * plan.tiles * p.group());
   });
-  parallel_for(ceil_div(plan.rows, kTaskRows), [&](int64_t task) {
-    int64_t row = task * kTaskRows;
-    kernels.write_d_q(g, {row, std::min(row + kTaskRows, plan.rows)}, d_q, plan.n_parts,
-                      plan.part_floats);
+  parallel_for(plan.heads * plan.head_blocks, [&](int64_t task) {
+    int64_t head = task / plan.head_blocks, row = task % plan.head_blocks * kAttentionGradRows;
+    int64_t end = std::min(row + kAttentionGradRows, plan.head_rows), at = head * plan.head_rows;
+    kernels.write_d_q(g, {at + row, at + end}, {d_q, touched + task}, plan.n_parts,
+                      plan.part_floats, plan.part_bytes);
   });
   if (g.d_alibi) sum_alibi(g, plan, d_alibi);
   if (g.d_mask) mask_backward(g, mask, constants);

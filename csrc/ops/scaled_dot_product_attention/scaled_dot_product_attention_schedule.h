@@ -13,8 +13,9 @@ struct AttentionGradMask {
   std::vector<int64_t> batches;
 };
 
-// Both passes on all cores. Work is cut by shapes alone; results do not depend on the cuts of the
-// forward pass. A workspace has the given number of floats.
+// Both passes on all cores. Work is cut by shapes alone, and where its parts add up, by
+// the ranges of rows; results do not depend on the cuts of the forward pass. A workspace has the
+// given number of floats.
 int64_t attention_workspace(const AttentionParams& params);
 void attention_forward(const AttentionParams& params, float* workspace);
 

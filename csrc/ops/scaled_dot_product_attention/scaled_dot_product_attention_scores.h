@@ -22,11 +22,11 @@ inline int32_t id_at(const AttentionOperand& segments, int64_t b, int64_t i) {
   return static_cast<const int32_t*>(segments.data)[segments.offset(b, 0, i)];
 }
 
-inline QueryRow query_row(const AttentionParams& p, int64_t b, int64_t kv_head, int64_t index) {
-  QueryRow row{kv_head * p.group() + index / p.n_q, index % p.n_q, {}, 0, 0};
-  row.keys = p.rows[row.i];
-  if (p.q_segments) row.segment = id_at(p.q_segments, b, row.i);
-  if (p.alibi) row.slope = load_one(p.alibi.type, p.alibi.data, p.alibi.offset(b, row.h));
+// Of query head h.
+inline QueryRow query_row(const AttentionParams& p, int64_t b, int64_t h, int64_t i) {
+  QueryRow row{h, i, p.rows[i], 0, 0};
+  if (p.q_segments) row.segment = id_at(p.q_segments, b, i);
+  if (p.alibi) row.slope = load_one(p.alibi.type, p.alibi.data, p.alibi.offset(b, h));
   return row;
 }
 
@@ -39,6 +39,13 @@ inline void each_head(const AttentionParams& p, int64_t kv_head, int64_t begin, 
     f(static_cast<int>(at - begin), static_cast<int>(n), kv_head * p.group() + at / p.n_q, i);
     at += n;
   }
+}
+
+inline void fill_rows(const AttentionParams& p, int64_t b, int64_t kv_head, AttentionRange rows,
+                      QueryRow* out) {
+  each_head(p, kv_head, rows.begin, rows.end, [&](int first, int n, int64_t h, int64_t i) {
+    for (int r = 0; r < n; ++r) out[first + r] = query_row(p, b, h, i + r);
+  });
 }
 
 // Rows of an operand of the query heads, as panels of left rows times `factor`.

@@ -107,10 +107,12 @@ MTO_APART void merge_parts(const AttentionParams& p, int64_t b, int64_t kv_head,
       }
     }
   }
-  for (int r = 0; r < n_rows; ++r) {
-    write_row(p, b, query_row(p, b, kv_head, rows.begin + r), sums.tops[r], sums.totals[r],
-              sums.values + r * sums.stride);
-  }
+  each_head(p, kv_head, rows.begin, rows.end, [&](int first, int n, int64_t h, int64_t i) {
+    for (int r = first; r < first + n; ++r) {
+      write_row(p, b, query_row(p, b, h, i + r - first), sums.tops[r], sums.totals[r],
+                sums.values + r * sums.stride);
+    }
+  });
 }
 
 }  // namespace
