@@ -221,10 +221,10 @@ template <typename T, typename G, bool Queries, int NFirst, int NValues, int Col
           bool Together, bool Relaxed>
 [[kernel, max_total_threads_per_threadgroup(Simdgroups * 32)]] void attention_grad(
     device T* q [[buffer(0)]], device T* k [[buffer(1)]], device T* v [[buffer(2)]],
-    MTO_ATTENTION_OPTIONS, device T* d_out [[buffer(11)]], const device float* lse [[buffer(21)]],
-    const device float* constants [[buffer(22)]], device G* d_first [[buffer(23)]],
-    device G* d_values [[buffer(24), function_constant(wants_values)]],
-    device float* d_alibi [[buffer(25), function_constant(wants_alibi)]],
+    MTO_ATTENTION_OPTIONS, device T* d_out [[buffer(11)]], const device float* lse [[buffer(10)]],
+    const device float* constants [[buffer(21)]], device G* d_first [[buffer(22)]],
+    device G* d_values [[buffer(23), function_constant(wants_values)]],
+    device float* d_alibi [[buffer(24), function_constant(wants_alibi)]],
     uint3 group [[threadgroup_position_in_grid]], uint simdgroup [[simdgroup_index_in_threadgroup]],
     uint lane [[thread_index_in_simdgroup]]) {
   constexpr int kK = Together ? dynamic_length_v<int> : Cols;

@@ -106,10 +106,10 @@ template <typename T, bool Relaxed>
 [[kernel, max_total_threads_per_threadgroup(mto::kGradMaskSimdgroups * 32)]] void
 attention_mask_grad(
     device T* q [[buffer(0)]], device T* k [[buffer(1)]], device T* v [[buffer(2)]],
-    MTO_ATTENTION_OPTIONS, device T* d_out [[buffer(11)]], const device float* lse [[buffer(21)]],
-    const device float* constants [[buffer(22)]], device float* d_mask [[buffer(26)]],
-    constant mto::AttentionMaskGradParams& own [[buffer(27)]],
-    constant int64_t* dims [[buffer(28)]], uint3 group [[threadgroup_position_in_grid]],
+    MTO_ATTENTION_OPTIONS, device T* d_out [[buffer(11)]], const device float* lse [[buffer(10)]],
+    const device float* constants [[buffer(21)]], device float* d_mask [[buffer(25)]],
+    constant mto::AttentionMaskGradParams& own [[buffer(26)]],
+    constant int64_t* dims [[buffer(27)]], uint3 group [[threadgroup_position_in_grid]],
     uint simdgroup [[simdgroup_index_in_threadgroup]], uint lane [[thread_index_in_simdgroup]]) {
   constexpr int kRows = mto::kGradRows, kKeys = mto::kGradMaskKeys;
   constexpr int kSimdgroups = mto::kGradMaskSimdgroups;

@@ -8,15 +8,13 @@
 
 using namespace metal;
 
-// Of each row, by a simdgroup: d_out . out - d_lse, which is taken from products d_out . v; and
-// lse, but infinite where the row has no keys, so that all of its weights are 0.
+// Of each row, by a simdgroup: d_out . out - d_lse, which is taken from products d_out . v.
 template <typename T>
 [[kernel, max_total_threads_per_threadgroup(mto::kGradRowSimdgroups * 32)]] void
-attention_grad_rows(const device T* out [[buffer(9)]], const device float* lse [[buffer(10)]],
-                    const device T* d_out [[buffer(11)]], const device float* d_lse [[buffer(12)]],
+attention_grad_rows(const device T* out [[buffer(9)]], const device T* d_out [[buffer(11)]],
+                    const device float* d_lse [[buffer(12)]],
                     constant mto::AttentionParams& params [[buffer(18)]],
-                    constant int64_t* batch [[buffer(19)]], device float* row_lse [[buffer(21)]],
-                    device float* constants [[buffer(22)]],
+                    constant int64_t* batch [[buffer(19)]], device float* constants [[buffer(21)]],
                     uint3 group [[threadgroup_position_in_grid]],
                     uint simdgroup [[simdgroup_index_in_threadgroup]],
                     uint lane [[thread_index_in_simdgroup]]) {
@@ -33,11 +31,8 @@ attention_grad_rows(const device T* out [[buffer(9)]], const device float* lse [
     sum = fma(float(out[c * params.operands[mto::kAttentionOut].column]), float(d_out[c]), sum);
   }
   sum = mto::sum_lanes(sum);
-  if (lane != 0) return;
-  const int64_t at = (int64_t(group.z) * params.n_heads + h) * params.n_q + i;
-  const float of_row = lse[row_at(mto::kAttentionLse)];
-  constants[at] = sum - d_lse[row_at(mto::kAttentionDLse)];
-  row_lse[at] = of_row == -INFINITY ? INFINITY : of_row;
+  const int64_t row = (int64_t(group.z) * params.n_heads + h) * params.n_q + i;
+  if (lane == 0) constants[row] = sum - d_lse[row_at(mto::kAttentionDLse)];
 }
 
 // Of each of n_heads, by a simdgroup: the sum of n_parts.

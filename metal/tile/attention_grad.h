@@ -21,9 +21,8 @@ struct GradCall {
   const device uchar* mask;
   const device uchar* block_mask;
   const device float* alibi;
-  // [n_batch, n_heads, n_q] both, see attention_grad_rows.
   const device float* lse;
-  const device float* constants;
+  const device float* constants;  // [n_batch, n_heads, n_q], see attention_grad_rows
   int64_t batch;
 };
 
@@ -76,8 +75,9 @@ inline void load_statistics(threadgroup GradQueries<N>& queries, thread const Gr
                             int begin, int n, int lane) {
   if (lane >= n) return;
   int64_t at = (call.batch * call.params->n_heads + h) * call.params->n_q + begin + lane;
-  queries.lse[lane] = call.lse[at];
   queries.constants[lane] = call.constants[at];
+  queries.lse[lane] = call.lse[head_of(*call.params, call.starts, kAttentionLse, h) +
+                               (begin + lane) * call.params->operands[kAttentionLse].row];
 }
 
 template <int N>

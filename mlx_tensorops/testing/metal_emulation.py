@@ -73,6 +73,7 @@ def emulated_metal(
     seed: int = 0,
     *,
     trace: bool = False,
+    values: bool = False,
     macos: tuple[int, int] = (26, 2),
     architecture: str = "applegpu_g17g",
     edit_source: Callable[[str], str] | None = None,
@@ -90,6 +91,7 @@ def emulated_metal(
         order: the order of threads and threadgroups: "forward", "reverse" or "random".
         seed: of what is random.
         trace: watch every access to memory, see `mlx_tensorops.testing.emulator.compile`.
+        values: follow every value that was never set, see the same.
         macos: the version that the ops believe to run on.
         architecture: the GPU's name, as MLX prints it.
         edit_source: changes the text of each kernel before it is compiled, to plant faults.
@@ -113,7 +115,7 @@ def emulated_metal(
     run = Run()
     try:
         edit = edit_source or str
-        launcher = _launcher(run, chosen, trace, edit)
+        launcher = _launcher(run, chosen, edit, trace=trace, values=values)
         _ext.set_metal_emulation(
             launcher,
             lambda kernel: edit(kernel.source),
@@ -129,7 +131,7 @@ def emulated_metal(
 
 
 def _launcher(
-    run: Run, policies: emulator.Policies, trace: bool, edit_source: Callable[[str], str]
+    run: Run, policies: emulator.Policies, edit_source: Callable[[str], str], **build: bool
 ) -> Callable[..., None]:
     def launch(
         kernel: _ext.MetalKernel,
@@ -140,7 +142,7 @@ def _launcher(
         trial: bool,
     ) -> None:
         constants = dict(kernel.constants)
-        library = _library(edit_source(kernel.source), trace)
+        library = _library(edit_source(kernel.source), **build)
         launched = library.pipeline(kernel.host_name, constants).launch(
             {index: _memory(address, size) for index, address, size in buffers},
             threadgroups,
@@ -165,8 +167,8 @@ def _launcher(
 
 
 @lru_cache(maxsize=256)
-def _library(source: str, trace: bool) -> emulator.Library:
-    return emulator.compile(source, trace=trace)
+def _library(source: str, trace: bool, values: bool) -> emulator.Library:
+    return emulator.compile(source, trace=trace, values=values)
 
 
 def _memory(address: int, size: int) -> np.ndarray[Any, Any] | None:

@@ -10,9 +10,9 @@ namespace {
 
 constexpr int64_t kThreads = 32;  // of a simdgroup
 constexpr uint32_t bit(int buffer) { return uint32_t{1} << buffer; }
-// What kernels have bound. The rows' alone read what the forward pass made.
-constexpr uint32_t kOfForward = bit(kAttentionOut) | bit(kAttentionLse) | bit(kAttentionDLse);
-constexpr uint32_t kOfRows = kOfForward | bit(kAttentionDOut);
+// What the kernel of rows has bound, and what it alone has.
+constexpr uint32_t kOnlyOfRows = bit(kAttentionOut) | bit(kAttentionDLse);
+constexpr uint32_t kOfRows = kOnlyOfRows | bit(kAttentionDOut);
 const std::string kRowsSource = "scaled_dot_product_attention_vjp_rows";
 
 // Kernels of one evaluation.
@@ -28,8 +28,7 @@ class Backward {
         // It concerns products of float32 alone, yet MLX's kernels, which ship for M5, set it
         // always.
         relaxed_(settings.tf32 || type_ != mx::float32),
-        lse_(temporary({p_.n_batch, p_.n_heads, p_.n_q})),
-        constants_(temporary(lse_.shape())) {
+        constants_(temporary({p_.n_batch, p_.n_heads, p_.n_q})) {
     int n = settings.n_inputs();
     binding_.add(kAttentionOut, inputs[n], "hij");
     binding_.add(kAttentionLse, inputs[n + 1], "hi");
@@ -38,9 +37,8 @@ class Backward {
   }
 
   void rows() {
-    if (lse_.size() == 0) return;
+    if (constants_.size() == 0) return;
     binding_.pipeline({kRowsSource, metal::instance("attention_grad_rows", type_), {}}, kOfRows);
-    encoder_.output(lse_, kGradLse);
     encoder_.output(constants_, kGradConstants);
     encoder_.dispatch({ceil_div(p_.n_q, kGradRowSimdgroups), p_.n_heads, p_.n_batch},
                       {kGradRowSimdgroups * kThreads});
@@ -52,7 +50,7 @@ class Backward {
     int n_heads = p_.n_batch * p_.n_heads;
     int n_parts = ceil_div(p_.n_q, int{kGradRows}) * (variant.together ? variant.simdgroups : 1);
     auto parts = temporary({d_alibi ? n_heads : 0, n_parts});
-    if (lse_.size() > 0) {
+    if (constants_.size() > 0) {
       set(variant, true, d_q.dtype(), d_alibi != nullptr);
       encoder_.output(d_q, kGradFirst);
       if (d_alibi) encoder_.output(parts, kGradAlibi);
@@ -100,8 +98,8 @@ class Backward {
     binding_.pipeline({"scaled_dot_product_attention_vjp_mask",
                        metal::instance("attention_mask_grad", type_, relaxed_),
                        {}},
-                      ~kOfForward);
-    statistics();
+                      ~kOnlyOfRows);
+    encoder_.input(constants_, kGradConstants);
     encoder_.output(d_mask, kGradMask);
     encoder_.value(own, kGradMaskParams);
     encoder_.bytes(own_dims.data(), own_dims.size() * sizeof(int64_t), kGradMaskBatch);
@@ -118,18 +116,13 @@ class Backward {
     return a;
   }
 
-  void statistics() {
-    encoder_.input(lse_, kGradLse);
-    encoder_.input(constants_, kGradConstants);
-  }
-
   void set(const AttentionGradVariant& v, bool queries, mx::Dtype grad_type, bool wants_alibi) {
     binding_.pipeline({"scaled_dot_product_attention_vjp",
                        metal::instance("attention_grad", type_, grad_type, queries, v.n_first,
                                        v.n_values, v.cols, v.simdgroups, v.together, relaxed_),
                        {{kGradWantsAlibi, wants_alibi}, {kGradWantsValues, !queries}}},
-                      ~kOfForward);
-    statistics();
+                      ~kOnlyOfRows);
+    encoder_.input(constants_, kGradConstants);
   }
 
   void dispatch(const AttentionGradVariant& v, int n_rows, int n_heads) {
@@ -144,7 +137,7 @@ class Backward {
   mx::Shape batch_;
   mx::Dtype type_;
   bool relaxed_;
-  mx::array lse_, constants_;
+  mx::array constants_;
 };
 
 }  // namespace

@@ -17,8 +17,7 @@ enum {
 
 // Buffers. Of kernels that own tiles of keys `first` is d_k, of the others d_q.
 enum {
-  kGradLse = kAttentionOwn,
-  kGradConstants,
+  kGradConstants = kAttentionOwn,
   kGradFirst,
   kGradValues,
   kGradAlibi,  // parts, one a simdgroup that owns queries
