@@ -9,7 +9,7 @@ from affine_cases import random_floats
 from tolerance import bits_of
 
 import mlx_tensorops as mto
-from mlx_tensorops.testing import emulated_metal, emulator, metal_emulation
+from mlx_tensorops.testing import emulated_metal, emulator
 
 D, D_V, N_Q = 80, 128, 3
 IDS = [0] * 5 + [1] * 200 + [-1] * 4 + [1] * 91
@@ -79,17 +79,11 @@ def test_no_races_and_no_byte_outside(call, packed):
     ("name", "packed"),
     [("split", False), ("window", True), ("segments", False), ("documents", True)],
 )
-def test_nothing_depends_on_what_was_never_set(name, packed, monkeypatch):
-    call = CALLS[name]
-
-    def library(source, trace):
-        return emulator.compile(source, values=True)
-
+def test_nothing_depends_on_what_was_never_set(name, packed):
     with emulated_metal():
-        expected = attend(call, packed)
-    monkeypatch.setattr(metal_emulation, "_library", library)
-    with emulated_metal(order="reverse") as run:
-        assert same(attend(call, packed), expected)
+        expected = attend(CALLS[name], packed)
+    with emulated_metal(order="reverse", values=True) as run:
+        assert same(attend(CALLS[name], packed), expected)
     assert not run.findings
 
 
