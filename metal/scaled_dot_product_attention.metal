@@ -83,8 +83,8 @@ attention_forward(device T* q [[buffer(0)]], device T* k [[buffer(1)]], device T
       of_keys.template get_row_reduction_destination_cooperative_tensor<Tile, Tile, float>();
   const float sink = mto::sink_of(params, starts, h, sinks);
   mto::clear(sums);
-  mto::fill(row_max, sink);
-  mto::fill(row_sum, sink == -INFINITY ? 0.0f : 1.0f);
+  mto::fill(row_max, mto::first_max(sink));
+  mto::fill(row_sum, mto::first_sum(sink));
 
   Tile q_tile(q, Matrix(params.d, n_rows), array<int, 2>{1, q_stride});
   const int end = min(n_keys, tile_rows.end_max);
@@ -128,8 +128,8 @@ attention_forward(device T* q [[buffer(0)]], device T* k [[buffer(1)]], device T
   }
 
   MTO_UNROLL for (ushort i = 0; i < row_sum.get_capacity(); ++i) {
-    rescale[i] = row_sum[i] == 0.0f ? 0.0f : 1.0f / row_sum[i];
-    scratch[i] = row_sum[i] == 0.0f ? -INFINITY : row_max[i] + log(row_sum[i]);
+    rescale[i] = mto::inverse(row_sum[i]);
+    scratch[i] = row_max[i] + log(row_sum[i]);
   }
   mto::scale_rows<Rows>(sums, rescale, row_memory);
   mto::store(sums, out, d_v, n_rows, d_v);

@@ -109,8 +109,8 @@ template <typename T, int Rows, int Keys, int Width, int Splits, bool ShareQ, bo
       of_keys.template get_row_reduction_destination_cooperative_tensor<Tile, Tile, float>();
   auto sums = of_values.template get_destination_cooperative_tensor<Weights, Tile, float>();
   mto::clear(sums);
-  float row_max = mto::sink_of(params, starts, h, sinks);
-  float row_sum = row_max == -INFINITY ? 0.0f : 1.0f;
+  const float sink = mto::sink_of(params, starts, h, sinks);
+  float row_max = mto::first_max(sink), row_sum = mto::first_sum(sink);
 
   const int end = min(params.n_k, tile_rows.end_max);
   int turn = 0;
@@ -137,10 +137,10 @@ template <typename T, int Rows, int Keys, int Width, int Splits, bool ShareQ, bo
       }
       const bool all = visibility == mto::Visibility::kAll && keys.hi == Keys && n_rows == Rows;
       mto::score_tile(score, facts, keys, all);
-      reduce_rows(score, of_rows, Reduction::max, -INFINITY);
+      reduce_rows(score, of_rows, Reduction::max, mto::kLowest);
       store_rows(of_rows, shared.maxima[simdgroup]);
     } else if (row < Rows) {
-      shared.maxima[simdgroup][row] = -INFINITY;
+      shared.maxima[simdgroup][row] = mto::kLowest;
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
 
@@ -170,9 +170,9 @@ template <typename T, int Rows, int Keys, int Width, int Splits, bool ShareQ, bo
     turn = 1 - turn;
   }
 
-  scale_rows(sums, row_sum == 0.0f ? 0.0f : 1.0f / row_sum);
+  scale_rows(sums, mto::inverse(row_sum));
   mto::store(sums, out, params.d_v, n_rows, n_cols);
   if (simdgroup == 0 && row < n_rows) {
-    lse[row] = row_sum == 0.0f ? -INFINITY : row_max + log(row_sum);
+    lse[row] = row_max + log(row_sum);
   }
 }

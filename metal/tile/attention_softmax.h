@@ -96,44 +96,59 @@ inline void score_tile(thread Tile& tile, thread const AttentionFacts& facts, At
   }
 }
 
-// exp(x) for x <= 0. Errors of fast::exp2 grow with x, beyond what float32 results may have.
+// The maximum of a row that has seen nothing: no score but -infinity is less.
+constant constexpr float kLowest = -FLT_MAX;
+
+// exp(x) for x <= 0, at least -kVanishing. Errors of fast::exp2 grow with x, beyond what float32
+// results may have.
+constant constexpr float kVanishing = 1e4f;
 template <bool Exact>
-inline float weight_of(float x) {
+inline float exp_of(float x) {
   float power = x * M_LOG2E_F;
   return Exact ? metal::precise::exp2(power) : metal::fast::exp2(power);
 }
 
-// What earlier sums are multiplied by where the maximum moves.
+// What earlier sums are multiplied by where the maximum moves; 1 where it does not.
 template <bool Exact>
 inline float rescaling(float before, float now) {
-  if (before == now) return 1.0f;
-  return before == -INFINITY ? 0.0f : weight_of<Exact>(before - now);
+  return exp_of<Exact>(metal::max(before - now, -kVanishing));
 }
 
 template <bool Exact>
 inline float weight_of(float score, float row_max) {
-  return score == -INFINITY ? 0.0f : weight_of<Exact>(score - row_max);  // a NaN stays one
+  if (score == -INFINITY) return 0.0f;
+  float difference = score - row_max;  // a NaN stays one
+  return exp_of<Exact>(difference < -kVanishing ? -kVanishing : difference);
 }
+
+// The maximum and the sum of a row that has seen but a sink, a score without a value.
+inline float first_max(float sink) { return metal::max(sink, kLowest); }
+inline float first_sum(float sink) { return sink == -INFINITY ? 0.0f : 1.0f; }
+
+// Of a row's sum. One that is 0 has nothing but zeros to multiply; all others are about 1 or more.
+inline float inverse(float row_sum) { return 1.0f / metal::max(row_sum, FLT_MIN); }
 
 // Makes weights of a tile of scores, relative to the rows' maxima, which may move: earlier sums are
 // then to be multiplied by `rescale`. True where one of them has to, in any lane. `scratch` is
-// another tensor of row values.
+// another tensor of row values. A slot of these without a row holds anything, which decides
+// nothing.
 template <bool Exact, typename Tile, typename Rows>
 inline bool weigh_tile(thread Tile& tile, thread Rows& row_max, thread Rows& row_sum,
                        thread Rows& rescale, thread Rows& scratch) {
   using mpp::tensor_ops::reduce_rows;
   using Reduction = mpp::tensor_ops::reduction_operation;
   // Identities are passed: the default is 0, whatever the operation.
-  reduce_rows(tile, scratch, Reduction::max, -INFINITY);
-  bool moved = false;
+  reduce_rows(tile, scratch, Reduction::max, kLowest);
   MTO_UNROLL for (ushort i = 0; i < row_max.get_capacity(); ++i) {
-    float before = row_max[i], now = metal::max(before, scratch[i]);
-    rescale[i] = rescaling<Exact>(before, now);
-    moved = moved || rescale[i] != 1.0f;
-    row_max[i] = now;
+    float before = row_max[i];
+    row_max[i] = metal::max(before, scratch[i]);
+    rescale[i] = rescaling<Exact>(before, row_max[i]);
   }
+  bool moved = false;
   MTO_UNROLL for (auto it = tile.begin(); it != tile.end(); ++it) {
-    if (it.is_valid_element()) *it = weight_of<Exact>(*it, *row_max.map_iterator(it));
+    if (!it.is_valid_element()) continue;
+    *it = weight_of<Exact>(*it, *row_max.map_iterator(it));
+    moved = moved || *rescale.map_iterator(it) != 1.0f;
   }
   reduce_rows(tile, scratch, Reduction::sum, 0.0f);
   MTO_UNROLL for (ushort i = 0; i < row_sum.get_capacity(); ++i) {
