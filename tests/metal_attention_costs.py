@@ -13,6 +13,7 @@ from metal_costs import Cost, to_mlx
 
 import mlx_tensorops as mto
 from mlx_tensorops.testing import emulated_metal, emulator
+from mlx_tensorops.testing.metal_emulation import KernelLaunch
 
 OURS = {"q": 0, "k": 1, "v": 2, "out": 9}
 MLXS = {"q": 0, "k": 1, "v": 2, "out": 3}
@@ -30,15 +31,6 @@ class AttentionShape:
     kind: str = "half"
     causal: bool = False
 
-    @property
-    def needed_flops(self) -> int:
-        """Of the pairs that see each other."""
-        pairs = self.n_q * self.n_k
-        if self.causal:
-            seen = np.clip(np.arange(self.n_q) + 1 + self.n_k - self.n_q, 0, self.n_k)
-            pairs = int(seen.sum())
-        return 4 * self.heads * pairs * self.d
-
 
 @cache
 def operands(shape: AttentionShape) -> tuple[np.ndarray, ...]:
@@ -48,11 +40,11 @@ def operands(shape: AttentionShape) -> tuple[np.ndarray, ...]:
     return tuple(rounded(rng.standard_normal(size), shape.kind) for size in sizes)
 
 
-def ours(shape: AttentionShape, **options: object) -> Cost:
-    """The op on emulated Metal, with the kernel that it chooses."""
+def run(shape: AttentionShape, trace: bool = False, **options: object) -> KernelLaunch:
+    """The launch of the kernel that the op chooses on emulated Metal."""
     if shape.causal:
         options |= {"mask": "causal"}
-    with emulated_metal(trace=True) as run:
+    with emulated_metal(trace=trace) as run:
         out = mto.scaled_dot_product_attention(
             *map(to_mlx, operands(shape)),
             scale=shape.d**-0.5,
@@ -61,7 +53,35 @@ def ours(shape: AttentionShape, **options: object) -> Cost:
             **options,
         )
         mx.eval(out)
-    return Cost.of(run.launches[-1].kernel, run.launches[-1], OURS)
+    return run.launches[-1]
+
+
+def ours(shape: AttentionShape, **options: object) -> Cost:
+    launch = run(shape, trace=True, **options)
+    return Cost.of(launch.kernel, launch, OURS)
+
+
+def issued_flops(shape: AttentionShape, **options: object) -> int:
+    """Of matrix operations, whatever they were needed for."""
+    return run(shape, **options).counters["matmul_flops"]
+
+
+def needed_flops(shape: AttentionShape, seen: np.ndarray) -> int:
+    """Of the pairs of a query and a key that see each other."""
+    return 4 * shape.heads * int(seen.sum()) * shape.d
+
+
+def seen_by(shape: AttentionShape, window: int | None = None, lengths=None) -> np.ndarray:
+    """The pairs that see each other, by causality, window, and lengths of documents."""
+    i, j = np.indices((shape.n_q, shape.n_k))
+    i += shape.n_k - shape.n_q
+    seen = (j <= i) if shape.causal or window else np.ones(i.shape, bool)
+    if window:
+        seen &= i - j < window
+    if lengths is not None:
+        document = np.repeat(np.arange(len(lengths)), lengths)
+        seen &= document[:, None] == document
+    return seen
 
 
 @cache

@@ -231,7 +231,7 @@ def test_every_barrier_is_needed(name):
 FAULTS = {
     "identity of the maximum": ("Reduction::max, kLowest", "Reduction::max, 0.0f", "negative"),
     "first key of the last tile": ("begin - keys.first;", "0;", "rows"),
-    "end of the keys": ("min(n_keys, tile_rows.end_max)", "min(n_keys, tile_rows.end_max) - 1", "one more"),
+    "end of the keys": ("min(n_keys, tile_rows", "min(n_keys - 1, tile_rows", "one more"),
     "begin of the keys": ("(0, tile_rows.begin_min)", "(0, tile_rows.begin_min + 32)", "window"),
     "rows of a tile": ("array<int, 2>{1, k_stride}", "array<int, 2>{1, k_stride + 1}", "rows"),
     "earlier sums": ("metal::max(before - now, -kVanishing)", "0.0f", "rows"),
