@@ -22,8 +22,12 @@ set(MTO_ISA_FLAGS_avx2 -mavx2 -mfma -mf16c)
 set(MTO_ISA_FLAGS_avx512 -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx2 -mfma -mf16c)
 
 # tensorops_add_op(<op>): all of csrc/ops/<op>; *_kernels.cpp once for every instruction set.
-function(tensorops_add_op op)
-  file(GLOB sources CONFIGURE_DEPENDS "csrc/ops/${op}/*.cpp")
+macro(tensorops_add_op op)
+  tensorops_add_folder(${op} csrc/ops/${op})
+endmacro()
+
+function(tensorops_add_folder op folder)
+  file(GLOB sources CONFIGURE_DEPENDS "${folder}/*.cpp")
   set(kernels ${sources})
   list(FILTER kernels INCLUDE REGEX "_kernels\\.cpp$")
   list(FILTER sources EXCLUDE REGEX "_kernels\\.cpp$")
@@ -47,7 +51,7 @@ function(tensorops_embed_metal)
   file(GLOB_RECURSE files CONFIGURE_DEPENDS RELATIVE "${root}" metal/*.metal metal/*.h)
   file(GLOB shared CONFIGURE_DEPENDS RELATIVE "${root}" csrc/formats/*.h csrc/ops/*/*_metal_params.h
     csrc/ops/*/scaled_dot_product_attention_tiles.h)
-  list(FILTER shared EXCLUDE REGEX "_(simd|encode)\\.h$")
+  list(FILTER shared EXCLUDE REGEX "/(.*_simd|.*_encode|formats|packed_matrix|format_.*)\\.h$")
   list(APPEND files ${shared})
   list(SORT files)
   set(output "${CMAKE_CURRENT_BINARY_DIR}/embedded_metal.cpp")
@@ -61,7 +65,9 @@ function(tensorops_embed_metal)
   else()
     set(encoder csrc/metal/emulated_encoder.cpp)
   endif()
-  set(MTO_METAL_SOURCES "${output}" "${encoder}" csrc/metal/kernel.cpp csrc/metal/recorder.cpp
-    csrc/metal/strided.cpp csrc/metal/trial.cpp csrc/metal/verdict_file.cpp csrc/metal/verification.cpp
+  set(MTO_METAL_SOURCES "${output}" "${encoder}" csrc/metal/format_binding.cpp
+    csrc/metal/format_trial.cpp csrc/metal/kernel.cpp csrc/metal/recorder.cpp
+    csrc/metal/strided.cpp csrc/metal/trial.cpp csrc/metal/verdict_file.cpp
+    csrc/metal/verification.cpp
     PARENT_SCOPE)
 endfunction()

@@ -28,12 +28,13 @@ namespace {
 void bind_ops(nb::module_& m) {
   m.def("quantize", &mto::quantize, "w"_a, "group_size"_a.none(), "bits"_a.none(), "mode"_a,
         "global_scale"_a.none(), "route"_a.none(), "force_fused"_a, "stream"_a.none());
-  m.def("dequantize", &mto::dequantize, "w"_a, "scales"_a, "biases"_a.none(), "group_size"_a.none(),
-        "bits"_a.none(), "mode"_a, "global_scale"_a.none(), "dtype"_a.none(), "route"_a.none(),
-        "force_fused"_a, "stream"_a.none());
-  m.def("quantized_matmul", &mto::quantized_matmul, "x"_a, "w"_a, "scales"_a, "biases"_a.none(),
-        "transpose"_a, "group_size"_a.none(), "bits"_a.none(), "mode"_a, "precision"_a.none(),
+  m.def("dequantize", &mto::dequantize, "w"_a, "scales"_a.none(), "biases"_a.none(),
+        "group_size"_a.none(), "bits"_a.none(), "mode"_a, "global_scale"_a.none(), "dtype"_a.none(),
         "route"_a.none(), "force_fused"_a, "stream"_a.none());
+  m.def("quantized_matmul", &mto::quantized_matmul, "x"_a, "w"_a, "scales"_a.none(),
+        "biases"_a.none(), "transpose"_a, "group_size"_a.none(), "bits"_a.none(), "mode"_a,
+        "global_scale"_a.none(), "precision"_a.none(), "route"_a.none(), "force_fused"_a,
+        "stream"_a.none());
   m.def("merge_attention", &mto::merge_attention, "outs"_a, "lses"_a, "stream"_a.none());
 }
 
@@ -78,6 +79,27 @@ void set_num_threads(int n) {
   mto::set_num_threads(n);
 }
 
+// The table of formats, a row each.
+using Facts = nb::typed<nb::dict, nb::str, nb::object>;
+nb::typed<nb::list, Facts> formats() {
+  nb::list rows;
+  for (const auto* row : mto::all_formats()) {
+    nb::dict facts;
+    facts["name"] = row->name;
+    facts["bits"] = row->bits;
+    facts["block"] = row->block;
+    facts["block_bytes"] = row->block_bytes;
+    facts["dtype"] = row->words ? "uint32" : "uint8";
+    const char* scales[] = {"inside", "float", "e8m0", "e4m3"};
+    facts["scales"] = scales[static_cast<int>(row->scales)];
+    const char* third[] = {"", "biases", "global_scale"};
+    facts["third"] = third[static_cast<int>(row->third)];
+    facts["group"] = nb::make_tuple(row->group_rows, row->group_cols);
+    rows.append(facts);
+  }
+  return rows;
+}
+
 std::string supports(const std::string& op, const std::string& backend, mto::mx::Dtype dtype,
                      int bits, int group_size, const std::string& mode) {
   if (op != "quantize" && op != "dequantize" && op != "quantized_matmul") {
@@ -99,6 +121,10 @@ void bind_runtime(nb::module_& m) {
   m.def("set_num_threads", &set_num_threads, "n"_a);
   m.def("supports", &supports, "op"_a, "backend"_a, "dtype"_a, "bits"_a, "group_size"_a, "mode"_a,
         "The reason why no kernel covers the case, or an empty string.");
+  m.def("formats", &formats, "The table of formats: a dictionary each.");
+  m.def("register_format", &mto::register_format, "name"_a, "block"_a, "block_bytes"_a,
+        "decode_block"_a, "metal"_a,
+        "Adds a format of blocks. decode_block: the address of a function (block, values).");
   m.def("counters", &mto::counters);
   m.def("reset_counters", &mto::reset_counters);
   m.def("callback", &mto::callback, "name"_a, "run"_a, "inputs"_a, "shapes"_a, "dtypes"_a,

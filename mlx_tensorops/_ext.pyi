@@ -5,7 +5,7 @@ import mlx.core
 
 def quantize(
     w: mlx.core.array,
-    group_size: int | None,
+    group_size: int | tuple[int, int] | None,
     bits: int | None,
     mode: str,
     global_scale: mlx.core.array | None,
@@ -19,9 +19,9 @@ def quantize(
 ) -> list[mlx.core.array]: ...
 def dequantize(
     w: mlx.core.array,
-    scales: mlx.core.array,
+    scales: mlx.core.array | None,
     biases: mlx.core.array | None,
-    group_size: int | None,
+    group_size: int | tuple[int, int] | None,
     bits: int | None,
     mode: str,
     global_scale: mlx.core.array | None,
@@ -37,12 +37,13 @@ def dequantize(
 def quantized_matmul(
     x: mlx.core.array,
     w: mlx.core.array,
-    scales: mlx.core.array,
+    scales: mlx.core.array | None,
     biases: mlx.core.array | None,
     transpose: bool,
-    group_size: int | None,
+    group_size: int | tuple[int, int] | None,
     bits: int | None,
     mode: str,
+    global_scale: mlx.core.array | None,
     precision: str | None,
     route: str | None,
     force_fused: bool,
@@ -122,6 +123,14 @@ def supports(
     op: str, backend: str, dtype: mlx.core.Dtype, bits: int, group_size: int, mode: str
 ) -> str:
     """The reason why no kernel covers the case, or an empty string."""
+
+def formats() -> list[dict[str, object]]:
+    """The table of formats: a dictionary each."""
+
+def register_format(name: str, block: int, block_bytes: int, decode_block: int, metal: str) -> None:
+    """
+    Adds a format of blocks. decode_block: the address of a function (block, values).
+    """
 
 def counters() -> list[tuple[str, str, str, int]]: ...
 def reset_counters() -> None: ...

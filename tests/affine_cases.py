@@ -6,6 +6,7 @@ import mlx.core as mx
 import numpy as np
 from cases import Case
 
+from mlx_tensorops import _ext
 from mlx_tensorops.reference.formats import affine
 
 DTYPES = ("float32", "float16", "bfloat16")
@@ -75,20 +76,23 @@ def near_16_bits(dtype: str) -> np.ndarray:
 
 
 _BITS = 'bits must be one of 1, 2, 3, 4, 5, 6, 8 in mode "affine", got '
-_GROUP_SIZE = 'group_size must be one of 32, 64, 128 in mode "affine", got '
+_GROUP_SIZE = 'group_size must be one of 16, 32, 64, 128, 256 in mode "affine", got '
 
 # What every op of the format refuses: changed arguments, and the error after "[op] ".
 FORMAT_ERRORS = {
     "7 bits": ({"bits": 7}, _BITS + "7."),
     "no bits": ({"bits": 0}, _BITS + "0."),
     "negative bits": ({"bits": -4}, _BITS + "-4."),
-    "group of 16": ({"group_size": 16}, _GROUP_SIZE + "16."),
-    "group of 256": ({"group_size": 256}, _GROUP_SIZE + "256."),
+    "group of 8": ({"group_size": 8}, _GROUP_SIZE + "8."),
+    "group of 512": ({"group_size": 512}, _GROUP_SIZE + "512."),
     "empty group": ({"group_size": 0}, _GROUP_SIZE + "0."),
-    "no bits in another mode": ({"mode": "mxfp4", "bits": 0}, "bits must be positive, got 0."),
+    "no bits in another mode": (
+        {"mode": "mxfp4", "bits": 0},
+        'bits must be 4 in mode "mxfp4", got 0.',
+    ),
     "unknown mode": (
         {"mode": "int4"},
-        'mode must be one of affine, mxfp4, mxfp8, nvfp4, got "int4".',
+        f'mode must be one of {", ".join(row["name"] for row in _ext.formats())}, got "int4".',
     ),
 }
 

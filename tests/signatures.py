@@ -17,6 +17,17 @@ def positional_parameters(function: Callable) -> list[tuple[str, str, object]]:
     ]
 
 
+def same_but_for_scales(ours: Callable, theirs: Callable) -> bool:
+    """Whether positions mean the same; our scales may be left out, as some formats have none."""
+    parameters = positional_parameters(ours)
+    defaults = [default for name, _, default in parameters if name == "scales"]
+    parameters = [
+        (name, kind, inspect.Parameter.empty if name == "scales" else default)
+        for name, kind, default in parameters
+    ]
+    return defaults == [None] and parameters == positional_parameters(theirs)
+
+
 def _parsed(docstring: str) -> inspect.Signature:
     header = docstring.strip().splitlines()[0]
     scope: dict[str, Callable] = {}

@@ -22,6 +22,12 @@ bool give_away(std::string_view op, std::string_view backend, const std::string&
   return true;
 }
 
+// MLX has kernels for operands of one dtype, and converts where there are several.
+bool one_dtype(const NamedDtypes& dtypes) {
+  return std::all_of(dtypes.begin(), dtypes.end(),
+                     [&](const auto& operand) { return operand.second == dtypes[0].second; });
+}
+
 }  // namespace
 
 Place place_of(mx::Stream stream) {
@@ -30,11 +36,11 @@ Place place_of(mx::Stream stream) {
 }
 
 Coverage coverage_of(const Place& place, const Format& format, const NamedDtypes& dtypes) {
-  // MLX has kernels for operands of one dtype, and converts where there are several.
-  bool one_dtype = std::all_of(dtypes.begin(), dtypes.end(), [&](const auto& operand) {
-    return operand.second == dtypes[0].second;
-  });
-  return {unsupported(place.backend, format, dtypes), one_dtype};
+  return {unsupported(place.backend, format, dtypes), one_dtype(dtypes)};
+}
+
+Coverage coverage_of(const Place& place, const FormatCall& call, const NamedDtypes& dtypes) {
+  return {unsupported(place.backend, call, dtypes), known_to_mlx(call) && one_dtype(dtypes)};
 }
 
 std::string reason_against(const Place& place, const Coverage& coverage, std::string_view route,

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "common/check.h"
+#include "common/format_call.h"
 #include "metal/encoder.h"
 
 namespace mto {
@@ -19,6 +19,7 @@ struct Coverage {
   bool mlx_has_kernel;
 };
 Coverage coverage_of(const Place& place, const Format& format, const NamedDtypes& dtypes);
+Coverage coverage_of(const Place& place, const FormatCall& call, const NamedDtypes& dtypes);
 
 // Why MLX's op has to run a call, empty where our kernel does. `chosen`: the caller insists on
 // ours.

@@ -30,6 +30,10 @@
 //   kRegisters                     how many vectors are at hand
 //   kLookupBits                    codes of at most so many bits can be looked up
 //   Lookup<Bits>, lookup           a table of 2^Bits floats held in registers
+//   Table, make_table(levels, f)   a table of f(levels[0 .. 15]), f a function of vectors
+//   table_lookup(codes, table)     its values by the lowest 4 bits of the codes
+//   gathered<Bits>(codes, levels)  values of a table in memory
+//   upper_nibble(codes)            the codes without their lowest 4 bits
 
 // Arrays of vectors stay in registers only where everything that touches them is inlined: kernels
 // are MTO_FLAT, the helpers they hand such arrays to MTO_INLINE.

@@ -212,5 +212,28 @@ inline Vec lookup(Codes codes, const Lookup<Bits>& table) {
   return _mm256_permutevar8x32_ps(table.values, codes);
 }
 
+struct Table {
+  Vec low, high;
+};
+
+template <typename F>
+inline Table make_table(const float* levels, F&& f) {
+  return {f(load(levels)), f(load(levels + 8))};
+}
+
+inline Vec table_lookup(Codes codes, const Table& table) {
+  Vec low = _mm256_permutevar8x32_ps(table.low, codes);
+  Vec high = _mm256_permutevar8x32_ps(table.high, codes);
+  return _mm256_blendv_ps(low, high, _mm256_castsi256_ps(_mm256_slli_epi32(codes, 28)));
+}
+
+template <int Bits>
+inline Vec gathered(Codes codes, const float* levels) {
+  return _mm256_i32gather_ps(levels, _mm256_and_si256(codes, _mm256_set1_epi32((1 << Bits) - 1)),
+                             4);
+}
+
+inline Codes upper_nibble(Codes codes) { return _mm256_srli_epi32(codes, 4); }
+
 }  // namespace
 }  // namespace mto::avx2

@@ -220,5 +220,22 @@ inline Vec lookup(Codes codes, const Lookup<Bits>& table) {
   return _mm512_permutexvar_ps(codes, table.low);
 }
 
+using Table = Vec;
+
+template <typename F>
+inline Table make_table(const float* levels, F&& f) {
+  return f(load(levels));
+}
+
+inline Vec table_lookup(Codes codes, Table table) { return _mm512_permutexvar_ps(codes, table); }
+
+template <int Bits>
+inline Vec gathered(Codes codes, const float* levels) {
+  return _mm512_i32gather_ps(_mm512_and_si512(codes, _mm512_set1_epi32((1 << Bits) - 1)), levels,
+                             4);
+}
+
+inline Codes upper_nibble(Codes codes) { return _mm512_srli_epi32(codes, 4); }
+
 }  // namespace
 }  // namespace mto::avx512

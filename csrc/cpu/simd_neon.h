@@ -153,5 +153,32 @@ inline void pack(const Codes (&codes)[8], uint8_t* block) {
   }
 }
 
+using Table = uint8x16x4_t;
+
+template <typename F>
+inline Table make_table(const float* levels, F&& f) {
+  Table table;
+  for (int i = 0; i < 4; ++i) table.val[i] = vreinterpretq_u8_f32(f(load(levels + 4 * i)));
+  return table;
+}
+
+// The four bytes of a float.
+inline Vec table_lookup(Codes codes, const Table& table) {
+  uint32x4_t first = vandq_u32(codes, vdupq_n_u32(15));
+  uint32x4_t bytes = vmlaq_n_u32(vdupq_n_u32(0x03020100), first, 0x04040404);
+  return vreinterpretq_f32_u8(vqtbl4q_u8(table, vreinterpretq_u8_u32(bytes)));
+}
+
+template <int Bits>
+inline Vec gathered(Codes codes, const float* levels) {
+  uint32_t lanes[kLanes];
+  float values[kLanes];
+  vst1q_u32(lanes, vandq_u32(codes, vdupq_n_u32((1u << Bits) - 1)));
+  for (int i = 0; i < kLanes; ++i) values[i] = levels[lanes[i]];
+  return load(values);
+}
+
+inline Codes upper_nibble(Codes codes) { return vshrq_n_u32(codes, 4); }
+
 }  // namespace
 }  // namespace mto::neon

@@ -210,5 +210,30 @@ inline void pack(const Codes (&codes)[32 / kLanes], uint8_t* block) {
   }
 }
 
+using Table = Vec;
+
+template <typename F>
+inline Table make_table(const float* levels, F&& f) {
+  return f(load(levels));
+}
+
+inline Vec table_lookup(Codes codes, const Table& table) {
+  Vec v;
+  for (int i = 0; i < kLanes; ++i) v.lane[i] = table.lane[codes.lane[i] & 15];
+  return v;
+}
+
+template <int Bits>
+inline Vec gathered(Codes codes, const float* levels) {
+  Vec v;
+  for (int i = 0; i < kLanes; ++i) v.lane[i] = levels[codes.lane[i] & ((1u << Bits) - 1)];
+  return v;
+}
+
+inline Codes upper_nibble(Codes codes) {
+  for (uint32_t& lane : codes.lane) lane >>= 4;
+  return codes;
+}
+
 }  // namespace
 }  // namespace mto::scalar

@@ -78,6 +78,7 @@ std::string source(const Kernel& kernel) {
   std::set<std::string_view> seen;
   std::string out;
   inline_file(resolve(kernel.op + ".metal"), seen, out);
+  out += kernel.prelude;
   const auto& f = kernel.function;
   out += "template [[host_name(\"" + host_name(kernel) + "\")]] [[kernel]] decltype(" + f + ") " +
          f + ";\n";

@@ -23,6 +23,8 @@ struct Kernel {
   std::string op;
   std::string function;
   std::vector<FunctionConstant> constants;
+  // Text before the instance: what it names and no file of ours has.
+  std::string prelude = {};
 };
 
 // The [[host_name]] of the instance, which names its library too: MLX finds libraries by name

@@ -10,7 +10,7 @@ from mlx_tensorops import _ext
 def quantize(
     w: mx.array,
     /,
-    group_size: int | None = None,
+    group_size: int | tuple[int, int] | None = None,
     bits: int | None = None,
     mode: str = "affine",
     *,

@@ -11,39 +11,40 @@ def quantized_matmul(
     x: mx.array,
     w: mx.array,
     /,
-    scales: mx.array,
+    scales: mx.array | None = None,
     biases: mx.array | None = None,
     transpose: bool = True,
-    group_size: int | None = None,
+    group_size: int | tuple[int, int] | None = None,
     bits: int | None = None,
     mode: str = "affine",
     *,
+    global_scale: mx.array | None = None,
     precision: str | None = None,
     route: str | None = None,
     force_fused: bool = False,
     stream: mx.Stream | mx.Device | None = None,
 ) -> mx.array:
-    """Multiply by a quantized matrix: ``y = x @ W.T`` (or ``x @ W``), ``W = scale * code + bias``.
+    """Multiply by a quantized matrix of any format: ``y = x @ W.T`` (or ``x @ W``).
 
     The weights are decoded in registers and cache, never in memory. Products are summed in
     float32, in one order whatever the number of threads, and of rows (in Metal kernels, of up to 32
     rows; with more, 16-bit products take weights of x's dtype): a row of a batch has the bits of
-    that row alone. Differentiable in x, scales and biases (not in the codes), to any order;
-    vmappable in all inputs.
+    that row alone. Differentiable in x, float scales and biases (not in the codes), to any order;
+    vmappable in all inputs. The formats and their arrays are those of `dequantize`.
 
     Args:
         x: ``(..., M, K)`` or ``(K,)``, float32, float16 or bfloat16. Leading dimensions broadcast
             with those of ``w``.
-        w: Packed codes, uint32: of a matrix ``(..., N, K)`` when ``transpose``, else ``(..., K,
-            N)``, quantized along the last axis.
-        scales: ``w``'s leading dimensions and one value a group; float32, float16 or bfloat16,
-            which need not be the dtype of ``x``.
-        biases: The shape of ``scales``, any of these dtypes. Required in mode ``"affine"``.
+        w: Packed codes: of a matrix ``(..., N, K)`` when ``transpose``, else ``(..., K, N)``,
+            quantized along the last axis.
+        scales: As in `dequantize`. Floats need not have the dtype of ``x``. None in the modes of
+            ggml.
+        biases: The shape of ``scales``. Mode ``"affine"`` only, and required there.
         transpose: Whether ``w`` is used transposed. Default: ``True``.
-        group_size: Values that share a scale: 32, 64 or 128. Default: 64.
-        bits: Bits of a code: 1, 2, 3, 4, 5, 6 or 8. Default: 4.
-        mode: ``"affine"``; ``"mxfp4"``, ``"mxfp8"`` and ``"nvfp4"`` are given to
-            ``mx.quantized_matmul``, with the defaults of that op.
+        group_size: As in `dequantize`. Default: 64, and (128, 128) for ``"fp8_*"``.
+        bits: Bits of a code, 1, 2, 3, 4, 5, 6 or 8 for ``"affine"``. Default: 4.
+        mode: Name of a format. Default: ``"affine"``.
+        global_scale: One float32 for ``"nvfp4"``, as in `dequantize`. Default: ``None``.
         precision: ``"tf32"`` lets a Mac round operands of float32 products to 11 significant bits.
             Default: ``None``, full float32.
         route: ``"ours"``, ``"mlx"``, or ``"auto"``: ours, but on a Mac MLX's where MLX has a kernel
@@ -76,6 +77,7 @@ def quantized_matmul(
         group_size,
         bits,
         mode,
+        global_scale,
         precision,
         route,
         force_fused,

@@ -2,6 +2,7 @@
 
 #include "common/route.h"
 #include "common/transforms.h"
+#include "ops/dequantize/dequantize_format.h"
 
 namespace mto {
 namespace {
@@ -20,35 +21,35 @@ mx::array make(const mx::array& w, const mx::array& scales, const mx::array& bia
 
 }  // namespace
 
-mx::array dequantize(const mx::array& w, const mx::array& scales,
-                     const std::optional<mx::array>& biases, std::optional<int> group_size,
-                     std::optional<int> bits, const std::string& mode,
-                     const std::optional<mx::array>& global_scale, std::optional<mx::Dtype> dtype,
-                     const std::optional<std::string>& route, bool force_fused,
-                     mx::StreamOrDevice s) {
+mx::array dequantize(const mx::array& w, const std::optional<mx::array>& scales,
+                     const std::optional<mx::array>& biases,
+                     const std::optional<GroupSize>& group_size, std::optional<int> bits,
+                     const std::string& mode, const std::optional<mx::array>& global_scale,
+                     std::optional<mx::Dtype> dtype, const std::optional<std::string>& route,
+                     bool force_fused, mx::StreamOrDevice s) {
   auto stream = mx::to_stream(s);
-  auto format = check_format(kOp, mode, group_size, bits);
-  NamedDtypes dtypes;
-  auto out_dtype = dtype.value_or(mx::float32);
-  if (format.affine()) {
-    check_affine_operands(kOp, w, scales, biases, format);
-    if (global_scale) fail(kOp, "global_scale", "be None in mode \"affine\"", "an array");
-    if (dtype && !mx::issubdtype(*dtype, mx::floating)) {
-      fail(kOp, "dtype", "be a real floating type", to_string(*dtype));
-    }
-    out_dtype = dtype.value_or(mx::result_type(scales, *biases));
-    if (!mx::issubdtype(out_dtype, mx::floating)) {
-      fail(kOp, "scales or biases", "be of a floating type", to_string(scales.dtype()));
-    }
-    dtypes = {{"scales", scales.dtype()}, {"biases", biases->dtype()}, {"the output", out_dtype}};
-  } else {
-    check_other_mode(kOp, w, scales);
+  auto call = check_format_call(kOp, mode, group_size, bits);
+  auto packed = check_packed(kOp, call, w, scales, biases, global_scale, stream);
+  if (dtype && !mx::issubdtype(*dtype, mx::floating)) {
+    fail(kOp, "dtype", "be a real floating type", to_string(*dtype));
   }
+  auto out_dtype = dtype.value_or(default_dtype(call, packed));
+  if (!mx::issubdtype(out_dtype, mx::floating)) {
+    fail(kOp, "scales or biases", "be of a floating type", to_string(packed[1].dtype()));
+  }
+  auto dtypes = packed_dtypes(call, packed);
+  dtypes.push_back({"the output", out_dtype});
   auto place = place_of(stream);
-  if (takes_call({kOp, place, coverage_of(place, format, dtypes), route, force_fused})) {
-    return make(w, scales, *biases, format.group_size, format.bits, out_dtype, stream, force_fused);
+  if (takes_call({kOp, place, coverage_of(place, call, dtypes), route, force_fused})) {
+    if (has_affine_kernels(call)) {
+      return make(w, packed[1], packed[2], call.group_cols, call.bits, out_dtype, stream,
+                  force_fused);
+    }
+    return DequantizeFormat(stream, call, out_dtype).apply(packed, force_fused);
   }
-  return mx::dequantize(w, scales, biases, group_size, bits, mode, global_scale, dtype, stream);
+  check_known_to_mlx(kOp, call);
+  return mx::dequantize(w, *scales, biases, call.group_cols, call.bits, mode, global_scale, dtype,
+                        stream);
 }
 
 mx::array affine_codes(const mx::array& w, const mx::array& scales, int group_size, int bits,

@@ -1,16 +1,16 @@
 #pragma once
 
-#include "common/check.h"
+#include "common/format_call.h"
 #include "metal/encoder.h"
 
 namespace mto {
 
-mx::array dequantize(const mx::array& w, const mx::array& scales,
-                     const std::optional<mx::array>& biases, std::optional<int> group_size,
-                     std::optional<int> bits, const std::string& mode,
-                     const std::optional<mx::array>& global_scale, std::optional<mx::Dtype> dtype,
-                     const std::optional<std::string>& route, bool force_fused,
-                     mx::StreamOrDevice s);
+mx::array dequantize(const mx::array& w, const std::optional<mx::array>& scales,
+                     const std::optional<mx::array>& biases,
+                     const std::optional<GroupSize>& group_size, std::optional<int> bits,
+                     const std::string& mode, const std::optional<mx::array>& global_scale,
+                     std::optional<mx::Dtype> dtype, const std::optional<std::string>& route,
+                     bool force_fused, mx::StreamOrDevice s);
 
 // The codes of affine w as float32 [.., n]; scales give the shape of the groups.
 mx::array affine_codes(const mx::array& w, const mx::array& scales, int group_size, int bits,

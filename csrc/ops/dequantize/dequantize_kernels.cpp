@@ -3,6 +3,8 @@
 
 #include "ops/dequantize/dequantize_kernels.h"
 
+#include <algorithm>
+
 #include "formats/affine_simd.h"
 
 namespace mto::MTO_ISA {
@@ -27,9 +29,20 @@ void all_bits(const DequantizeParams& p, int64_t begin, int64_t end) {
   dispatch_affine_bits(p.bits, [&]<int Bits>() { groups<Bits>(p, begin, end); });
 }
 
+void row(const DecodedRow& decoded, int64_t row, int64_t first) {
+  constexpr int64_t kValues = 512;
+  float values[kValues];
+  const auto& m = decoded.matrix;
+  for (int64_t col = 0; col < m.n_cols; col += kValues) {
+    int64_t n = std::min(kValues, m.n_cols - col);
+    decoded.decode(m, row, col, (n + kBlock - 1) / kBlock * kBlock, values, kLanes);
+    convert_from_float(decoded.out_type, values, n, decoded.out, first + col);
+  }
+}
+
 }  // namespace
 
 extern const DequantizeKernels dequantize_kernels;
-const DequantizeKernels dequantize_kernels{all_bits};
+const DequantizeKernels dequantize_kernels{all_bits, row};
 
 }  // namespace mto::MTO_ISA

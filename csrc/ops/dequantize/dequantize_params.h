@@ -1,6 +1,7 @@
 #pragma once
 
 #include "common/float_type.h"
+#include "formats/packed_matrix.h"
 
 namespace mto {
 
@@ -16,6 +17,13 @@ struct DequantizeParams {
   int64_t n_rows, n_cols;
   int bits;
   int group_size;
+};
+
+struct DecodedRow {
+  PackedMatrix matrix;
+  Decoder decode;
+  void* out;
+  FloatType out_type;
 };
 
 }  // namespace mto

@@ -21,32 +21,35 @@ std::vector<mx::array> make(const mx::array& w, int group_size, int bits, mx::St
 
 }  // namespace
 
-std::vector<mx::array> quantize(const mx::array& w, std::optional<int> group_size,
+std::vector<mx::array> quantize(const mx::array& w, const std::optional<GroupSize>& group_size,
                                 std::optional<int> bits, const std::string& mode,
                                 const std::optional<mx::array>& global_scale,
                                 const std::optional<std::string>& route, bool force_fused,
                                 mx::StreamOrDevice s) {
   auto stream = mx::to_stream(s);
-  auto format = check_format(kOp, mode, group_size, bits);
+  auto call = check_format_call(kOp, mode, group_size, bits);
   NamedDtypes dtypes;
-  if (format.affine()) {
+  if (call.affine()) {
     if (!mx::issubdtype(w.dtype(), mx::floating)) {
       fail(kOp, "w", "be of a real floating type", to_string(w.dtype()));
     }
     if (w.ndim() < 2) fail(kOp, "w", "have at least 2 dimensions", "shape " + to_string(w.shape()));
-    if (w.shape(-1) % format.group_size != 0) {
+    if (w.shape(-1) % call.group_cols != 0) {
       fail(kOp, "w",
-           "have a last dimension divisible by group_size " + std::to_string(format.group_size),
+           "have a last dimension divisible by group_size " + std::to_string(call.group_cols),
            "shape " + to_string(w.shape()));
     }
     if (global_scale) fail(kOp, "global_scale", "be None in mode \"affine\"", "an array");
     dtypes = {{"w", w.dtype()}};
   }
   auto place = place_of(stream);
-  if (takes_call({kOp, place, coverage_of(place, format, dtypes), route, force_fused})) {
-    return make(w, format.group_size, format.bits, stream, force_fused);
+  auto coverage = coverage_of(place, call, dtypes);
+  if (!has_affine_kernels(call)) coverage.unsupported = "mode " + mode;
+  if (takes_call({kOp, place, coverage, route, force_fused})) {
+    return make(w, call.group_cols, call.bits, stream, force_fused);
   }
-  return mx::quantize(w, group_size, bits, mode, global_scale, stream);
+  check_known_to_mlx(kOp, call);
+  return mx::quantize(w, call.group_cols, call.bits, mode, global_scale, stream);
 }
 
 std::vector<mx::Shape> Quantize::output_shapes(const std::vector<mx::array>& inputs) {

@@ -1,12 +1,12 @@
 #pragma once
 
-#include "common/check.h"
+#include "common/format_call.h"
 #include "metal/encoder.h"
 
 namespace mto {
 
 // w_q, scales and, where the format has them, biases.
-std::vector<mx::array> quantize(const mx::array& w, std::optional<int> group_size,
+std::vector<mx::array> quantize(const mx::array& w, const std::optional<GroupSize>& group_size,
                                 std::optional<int> bits, const std::string& mode,
                                 const std::optional<mx::array>& global_scale,
                                 const std::optional<std::string>& route, bool force_fused,

@@ -6,6 +6,7 @@
 #include "common/route.h"
 #include "common/transforms.h"
 #include "ops/dequantize/dequantize.h"
+#include "ops/quantized_matmul/quantized_matmul_format.h"
 
 namespace mto {
 namespace {
@@ -14,10 +15,9 @@ constexpr const char* kOp = "quantized_matmul";
 
 mx::Shape batch_of(const mx::array& a) { return mx::Shape(a.shape().begin(), a.shape().end() - 2); }
 
-void check_inner(const mx::array& x, const mx::array& w, int n_values, bool transpose) {
+void check_inner(const mx::array& x, const mx::array& w, int inner, bool transpose) {
   if (x.ndim() == 0) fail(kOp, "x", "have at least 1 dimension", "a scalar");
   if (x.dtype() == mx::complex64) fail(kOp, "x", "be real", to_string(x.dtype()));
-  int inner = transpose ? n_values : w.shape(-2);
   if (x.shape(-1) != inner) {
     fail(kOp, "x",
          "have the last dimension " + std::to_string(inner) + " of w " + to_string(w.shape()) +
@@ -78,37 +78,44 @@ std::array<mx::array, 3> one_batch(const mx::array& w, const mx::array& scales,
 
 }  // namespace
 
-mx::array quantized_matmul(const mx::array& x, const mx::array& w, const mx::array& scales,
+mx::array quantized_matmul(const mx::array& x, const mx::array& w,
+                           const std::optional<mx::array>& scales,
                            const std::optional<mx::array>& biases, bool transpose,
-                           std::optional<int> group_size, std::optional<int> bits,
-                           const std::string& mode, const std::optional<std::string>& precision,
+                           const std::optional<GroupSize>& group_size, std::optional<int> bits,
+                           const std::string& mode, const std::optional<mx::array>& global_scale,
+                           const std::optional<std::string>& precision,
                            const std::optional<std::string>& route, bool force_fused,
                            mx::StreamOrDevice s) {
   auto stream = mx::to_stream(s);
-  auto format = check_format(kOp, mode, group_size, bits);
+  auto call = check_format_call(kOp, mode, group_size, bits);
   bool tf32 = check_precision(kOp, precision);
   auto place = place_of(stream);
-  if (!format.affine()) {
-    if (x.ndim() == 0) fail(kOp, "x", "have at least 1 dimension", "a scalar");
-    check_other_mode(kOp, w, scales);
-    takes_call({kOp, place, coverage_of(place, format, {}), route, force_fused});
-    return mlx_quantized_matmul(x, w, scales, biases, transpose, group_size, bits, mode, stream);
-  }
-  int n_values = check_affine_operands(kOp, w, scales, biases, format);
-  check_inner(x, w, n_values, transpose);
+  auto packed = check_packed(kOp, call, w, scales, biases, global_scale, stream);
+  auto [rows, cols] = decoded_shape(call, w);
+  check_inner(x, w, transpose ? cols : rows, transpose);
   auto matrix = x.ndim() == 1 ? mx::expand_dims(x, 0, stream) : x;
   check_batch(matrix, w);
-  NamedDtypes dtypes{{"x", x.dtype()}, {"scales", scales.dtype()}, {"biases", biases->dtype()}};
-  if (!takes_call({kOp, place, coverage_of(place, format, dtypes), route, force_fused})) {
-    auto out =
-        mlx_quantized_matmul(matrix, w, scales, biases, transpose, group_size, bits, mode, stream);
-    // The result's dtype must not depend on the system that the call runs on.
-    if (float_type(x.dtype())) out = mx::astype(out, x.dtype(), stream);
+  NamedDtypes dtypes{{"x", x.dtype()}};
+  for (const auto& one : packed_dtypes(call, packed)) dtypes.push_back(one);
+  auto squeezed = [&](const mx::array& out) {
     return x.ndim() == 1 ? mx::squeeze(out, -2, stream) : out;
+  };
+  if (takes_call({kOp, place, coverage_of(place, call, dtypes), route, force_fused})) {
+    if (!has_affine_kernels(call)) {
+      packed.insert(packed.begin(), matrix);
+      QuantizedMatmulFormat op(stream, call, transpose, tf32);
+      return squeezed(op.apply(packed, transpose, force_fused));
+    }
+    QuantizedMatmul op(stream, call.group_cols, call.bits, transpose, tf32);
+    return squeezed(op.apply(matrix, w, packed[1], packed[2], transpose, force_fused));
   }
-  QuantizedMatmul op(stream, format.group_size, format.bits, transpose, tf32);
-  auto out = op.apply(matrix, w, scales, *biases, transpose, force_fused);
-  return x.ndim() == 1 ? mx::squeeze(out, -2, stream) : out;
+  check_known_to_mlx(kOp, call);
+  if (global_scale) fail(kOp, "global_scale", "be None for MLX's op", "an array");
+  auto out = mlx_quantized_matmul(matrix, w, *scales, biases, transpose, call.group_cols, call.bits,
+                                  mode, stream);
+  // The result's dtype must not depend on the system that the call runs on.
+  if (float_type(x.dtype())) out = mx::astype(out, x.dtype(), stream);
+  return squeezed(out);
 }
 
 std::vector<mx::Shape> QuantizedMatmul::output_shapes(const std::vector<mx::array>& inputs) {
@@ -116,7 +123,7 @@ std::vector<mx::Shape> QuantizedMatmul::output_shapes(const std::vector<mx::arra
   const auto& w = inputs[1];
   check_same_groups(kOp, w, inputs[2], inputs[3], group_size_, bits_);
   int n_values = inputs[2].shape(-1) * group_size_;
-  check_inner(x, w, n_values, transpose_);
+  check_inner(x, w, transpose_ ? n_values : w.shape(-2), transpose_);
   mx::Shape shape = batch_of(x);
   for (int i = 1; i < 4; ++i) shape = mx::broadcast_shapes(shape, batch_of(inputs[i]));
   shape.push_back(x.shape(-2));

@@ -1,14 +1,16 @@
 #pragma once
 
-#include "common/check.h"
+#include "common/format_call.h"
 #include "metal/encoder.h"
 
 namespace mto {
 
-mx::array quantized_matmul(const mx::array& x, const mx::array& w, const mx::array& scales,
+mx::array quantized_matmul(const mx::array& x, const mx::array& w,
+                           const std::optional<mx::array>& scales,
                            const std::optional<mx::array>& biases, bool transpose,
-                           std::optional<int> group_size, std::optional<int> bits,
-                           const std::string& mode, const std::optional<std::string>& precision,
+                           const std::optional<GroupSize>& group_size, std::optional<int> bits,
+                           const std::string& mode, const std::optional<mx::array>& global_scale,
+                           const std::optional<std::string>& precision,
                            const std::optional<std::string>& route, bool force_fused,
                            mx::StreamOrDevice s);
 

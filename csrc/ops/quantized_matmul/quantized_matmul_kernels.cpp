@@ -8,8 +8,7 @@
 
 #include "ops/quantized_matmul/quantized_matmul_kernels.h"
 
-#include "ops/quantized_matmul/quantized_matmul_n.h"
-#include "ops/quantized_matmul/quantized_matmul_t.h"
+#include "ops/quantized_matmul/quantized_matmul_format_kernels.h"
 
 namespace mto::MTO_ISA {
 namespace {
@@ -27,6 +26,17 @@ void tile(const Params& p, Range m, Range n) {
                        [&]<int Bits>() { (p.transpose ? tile_t<Bits> : tile_n<Bits>)(p, m, n); });
 }
 
+void few_rows_format(const FormatProduct& p, const float* x, int64_t stride, Range n) {
+  with_rows<kFewRows>(p.product.m, [&](auto rows) {
+    auto run = p.product.transpose ? few_rows_format_t<rows.value> : few_rows_format_n<rows.value>;
+    run(p, x, stride, n);
+  });
+}
+
+void tile_format(const FormatProduct& p, Range m, Range n) {
+  (p.product.transpose ? tile_format_t : tile_format_n)(p, m, n);
+}
+
 void convert(FloatType type, const void* x, int64_t n, float* out) {
   convert_to_float(type, x, 0, n, out);
 }
@@ -34,6 +44,7 @@ void convert(FloatType type, const void* x, int64_t n, float* out) {
 }  // namespace
 
 extern const QuantizedMatmulKernels quantized_matmul_kernels;
-const QuantizedMatmulKernels quantized_matmul_kernels{few_rows, tile, convert, kFewRows};
+const QuantizedMatmulKernels quantized_matmul_kernels{few_rows,        tile,        convert,
+                                                      few_rows_format, tile_format, kFewRows};
 
 }  // namespace mto::MTO_ISA

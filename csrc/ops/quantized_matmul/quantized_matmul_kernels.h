@@ -1,7 +1,7 @@
 #pragma once
 
 #include "cpu/isa.h"
-#include "ops/quantized_matmul/quantized_matmul_params.h"
+#include "ops/quantized_matmul/quantized_matmul_format_params.h"
 
 namespace mto {
 
@@ -18,6 +18,11 @@ struct QuantizedMatmulKernels {
   // A tile of the output of at most kTileRows x kTileCols.
   void (*tile)(const QuantizedMatmulParams& params, Range m, Range n);
   void (*convert)(FloatType type, const void* x, int64_t n, float* out);
+  // The same for a matrix of any format. The rows of x_f32 are `stride` floats apart, and end with
+  // zeros if k is not a multiple of 32.
+  void (*few_rows_format)(const FormatProduct& product, const float* x_f32, int64_t stride,
+                          Range n);
+  void (*tile_format)(const FormatProduct& product, Range m, Range n);
   int few_rows_max;
 };
 

@@ -20,6 +20,9 @@ enum {
   kTileSimdgroups = 4,  // side by side, with the same rows of x
   kTileStep = 32,       // of k; what a cooperative operand takes, and divides a group
   kFewRowsSplits = 8,   // that share out k (not transposed)
+  // Of any format: side by side, and the rows of x that share a decoded weight at most.
+  kFormatSimdgroups = 4,
+  kFormatRowsMax = 8,
 };
 
 // Whether simdgroups share x in threadgroup memory (few rows, transposed). So many rows are more

@@ -138,6 +138,23 @@ void inner_n_rows(const float* x, const float* w, int64_t rows, int64_t depth, f
   }
 }
 
+// `depth` columns of x from k0 on as float32.
+inline void load_x_block(const Params& p, Range m, int64_t k0, int64_t depth, float* x) {
+  for (int64_t row = m.begin; row < m.end; ++row, x += kTileDepthN) {
+    convert_to_float(p.x_type, p.x, row * p.k + k0, depth, x);
+  }
+}
+
+// Widths are multiples of 32: 4 vectors, or 2 where 16 lanes leave 32 columns over.
+MTO_INLINE void multiply_tile_n(const float* x, const float* w, int64_t width, int64_t rows,
+                                int64_t depth, float* partial) {
+  for (int64_t c = 0; c < width;) {
+    bool wide = width - c >= 4 * kLanes;
+    (wide ? inner_n_rows<4> : inner_n_rows<2>)(x, w + c, rows, depth, partial + c);
+    c += (wide ? 4 : 2) * kLanes;
+  }
+}
+
 template <int Bits>
 MTO_FLAT void tile_n(const Params& p, Range m, Range n) {
   constexpr int64_t kX = kTileRows * kTileDepthN, kW = kTileDepthN * kTileColsN;
@@ -150,21 +167,14 @@ MTO_FLAT void tile_n(const Params& p, Range m, Range n) {
   std::fill(partial, partial + kPartial, 0.0f);
   for (int64_t k0 = 0; k0 < p.k; k0 += kTileDepthN) {
     int64_t depth = std::min(kTileDepthN, p.k - k0);
-    for (int64_t r = 0; r < rows; ++r) {
-      convert_to_float(p.x_type, p.x, (m.begin + r) * p.k + k0, depth, x + r * kTileDepthN);
-    }
+    load_x_block(p, m, k0, depth, x);
     RowBlock<Bits> block(p, n, k0, depth, partial + kPartial);
     for (int64_t k = 0; k < depth; ++k) {
       block.template decode<1>(k, [&](int64_t col, const Vec(&weights)[1]) {
         store(w + k * kTileColsN + col, weights[0]);
       });
     }
-    // Widths are multiples of 32: 4 vectors, or 2 where 16 lanes leave 32 columns over.
-    for (int64_t c = 0; c < width;) {
-      bool wide = width - c >= 4 * kLanes;
-      (wide ? inner_n_rows<4> : inner_n_rows<2>)(x, w + c, rows, depth, partial + c);
-      c += (wide ? 4 : 2) * kLanes;
-    }
+    multiply_tile_n(x, w, width, rows, depth, partial);
   }
   for (int64_t r = 0; r < rows; ++r) {
     convert_from_float(p.x_type, partial + r * kTileColsN, width, p.y,
