@@ -1,4 +1,4 @@
-"""The decoders of every instruction set against independent ones: gguf's and MLX's."""
+"""The decoders of every backend against independent ones: gguf's and MLX's."""
 
 import gguf
 import mlx.core as mx
@@ -12,22 +12,15 @@ from mlx_tensorops import _ext
 GGML = [row["name"] for row in _ext.formats() if row["scales"] == "inside"]
 
 
-@pytest.fixture(params=_ext.cpu_isas())
-def isa(request):
-    before = _ext.cpu_isa()
-    _ext.set_cpu_isa(request.param)
-    yield
-    _ext.set_cpu_isa(before)
-
-
 @pytest.mark.parametrize("mode", GGML)
-def test_blocks_of_ggml(isa, mode):
+def test_blocks_of_ggml(backend, isa, mode):
     kind = getattr(GGMLQuantizationType, mode.upper())
     block_bytes = gguf.GGML_QUANT_SIZES[kind][1]
     w = np.random.default_rng(0).integers(0, 256, (33, 3 * block_bytes), dtype=np.uint8)
     with np.errstate(all="ignore"):
         expected = gguf.quants.dequantize(w, kind)
-    actual = np.array(mto.dequantize(mx.array(w), mode=mode, force_fused=True))
+    options = {"mode": mode, "force_fused": True, "stream": backend.device}
+    actual = np.array(mto.dequantize(mx.array(w), **options))
     same = actual.view(np.uint32) == expected.view(np.uint32)
     assert (same | np.isnan(actual) & np.isnan(expected)).all()
 
@@ -35,10 +28,11 @@ def test_blocks_of_ggml(isa, mode):
 @pytest.mark.parametrize("transpose", (True, False))
 @pytest.mark.parametrize("m", (1, 4, 40))
 @pytest.mark.parametrize("mode", ("mxfp4", "mxfp8", "nvfp4"))
-def test_products_of_mlx_s_modes(isa, mode, m, transpose):
+def test_products_of_mlx_s_modes(backend, isa, mode, m, transpose):
     w, scales = mx.quantize(mx.random.normal((70, 256), key=mx.random.key(1)), mode=mode)
     decoded = np.array(mx.dequantize(w, scales, mode=mode, dtype=mx.float32), np.float64)
     x = mx.random.normal((m, 256 if transpose else 70), key=mx.random.key(2))
-    y = mto.quantized_matmul(x, w, scales, mode=mode, transpose=transpose, force_fused=True)
+    options = {"mode": mode, "force_fused": True, "stream": backend.device}
+    y = mto.quantized_matmul(x, w, scales, transpose=transpose, **options)
     expected = np.array(x, np.float64) @ (decoded.T if transpose else decoded)
     assert np.abs(np.array(y) - expected).max() < 1e-4
