@@ -82,38 +82,32 @@ def _dispatch(
         )
         if not reason:
             queries = queries.astype(dtype)
-            out = _ours(queries, keys, values, cache, scale, mask, sinks, is_packed, route)
+            out = run_attention(route, queries, keys, values, cache, scale, mask, sinks)
             record.count_op()
             return out
         record.given_to_mlx(reason)
     return _originals[NAME](queries, keys, values, cache, scale=scale, mask=mask, sinks=sinks)
 
 
-def _ours(
+def run_attention(
+    route: str,
     queries: mx.array,
     keys: Any,
     values: Any,
     cache: Any,
     scale: float,
     mask: Any,
-    sinks: mx.array | None,
-    is_packed: bool,
-    route: str,
+    sinks: mx.array | None = None,
+    softcap: float | None = None,
 ) -> Any:
-    if not is_packed:
+    """Run our op over what a cache of mlx-lm returns: arrays, or the parts of packed ones."""
+    options: dict[str, Any] = {"sinks": sinks, "softcap": softcap, "route": route}
+    if not hasattr(cache, "bits"):
         return scaled_dot_product_attention(
-            queries, keys, values, scale=scale, mask=mask, sinks=sinks, route=route
+            queries, keys, values, scale=scale, mask=mask, **options
         )
     return quantized_scaled_dot_product_attention(
-        queries,
-        keys,
-        values,
-        scale,
-        mask,
-        cache.group_size,
-        cache.bits,
-        sinks=sinks,
-        route=route,
+        queries, keys, values, scale, mask, cache.group_size, cache.bits, **options
     )
 
 

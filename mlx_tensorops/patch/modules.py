@@ -10,7 +10,7 @@ import mlx.nn as nn
 
 from mlx_tensorops.ops.dequantize import dequantize
 from mlx_tensorops.ops.quantized_matmul import quantized_matmul
-from mlx_tensorops.patch import attention
+from mlx_tensorops.patch import attention, attention_adapters
 from mlx_tensorops.patch.records import Record
 from mlx_tensorops.patch.routing import decide
 
@@ -129,11 +129,17 @@ for _mlx_class, _patched_class in PATCHED.items():
 
 def patched_class(module: nn.Module) -> type[nn.Module] | None:
     """What the module's class becomes; None for one that stays, or is patched already."""
-    return PATCHED.get(type(module)) or attention.patched_class(type(module), _Patched)
+    cls = type(module)
+    return (
+        PATCHED.get(cls)
+        or attention_adapters.patched_class(cls, _Patched)
+        or attention.patched_class(cls, _Patched)
+    )
 
 
 def _is_patched(cls: type) -> bool:
-    return cls in PATCHED.values() or attention.is_patched(cls)
+    made = attention.is_patched(cls) or attention_adapters.is_patched(cls)
+    return made or cls in PATCHED.values()
 
 
 def swap_in(module: nn.Module, record: Record) -> None:

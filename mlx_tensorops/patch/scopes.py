@@ -14,7 +14,7 @@ import mlx.core as mx
 import mlx.nn as nn
 
 from mlx_tensorops import _ext
-from mlx_tensorops.patch import attention, process
+from mlx_tensorops.patch import attention, attention_adapters, process
 from mlx_tensorops.patch.modules import PATCHED, patched_class, record_of, swap_in, swap_out
 from mlx_tensorops.patch.records import (
     PatchWarning,
@@ -49,7 +49,8 @@ def patch(
     """Route the quantized layers and the attention of ``model`` through our ops.
 
     Every module whose class is exactly ``nn.QuantizedLinear`` or ``nn.QuantizedEmbedding``, or
-    whose methods call mlx-lm's ``scaled_dot_product_attention``, gets another class in place; its
+    whose methods call mlx-lm's ``scaled_dot_product_attention``, gets another class in place, and
+    so do attention modules of gemma2, plamo2 and muse_spark's images, which do without it; its
     arrays, its place in the model and ``isinstance`` stay as they are, and so do its output
     dtypes. A query whose mask shows it no key, as in padded batches, attends to nothing: 0.
     Subclasses and other quantized modules are left alone and
@@ -63,7 +64,7 @@ def patch(
 
     Without a model, MLX's two classes and mlx-lm's function themselves are patched: every model
     of the process, loaded before or after, is routed until ``unpatch()``, under the same rule of
-    exact classes.
+    exact classes; the attention of these three keeps its own code.
 
     A function that ``mx.compile`` traced before keeps MLX's code, and one that it traces while
     patched keeps ours after ``unpatch``: patch before the first compiled call. A model that ran
@@ -233,7 +234,7 @@ def _check_found(
     if strict and left_alone:
         first = left_alone[0]
         raise ValueError(
-            f"[patch] model must have no quantized module that patch leaves alone, got "
+            f"[patch] model must have no module that patch leaves alone, got "
             f"{len(left_alone)}, the first {first.path} ({first.class_name}): {first.reason}."
         )
     if targets:
@@ -257,7 +258,7 @@ def _why_left_alone(module: nn.Module) -> str:
     is_packed = isinstance(weight, mx.array) and mx.issubdtype(weight.dtype, mx.integer)
     if is_packed or isinstance(module, nn.QQLinear):
         return "no patch for this class"
-    return ""
+    return attention_adapters.why_left_alone(type(module))
 
 
 def _hold(scope: _Scope, records: list[Record]) -> _Scope:

@@ -180,7 +180,7 @@ def test_strict_refuses_before_anything_changes():
     model = TinyModel()
     model.subclass = Subclass(64, 64)
     before = state_of(model)
-    with pytest.raises(ValueError, match=r"\[patch\] model must have no quantized module .* got 1"):
+    with pytest.raises(ValueError, match=r"\[patch\] model must have no module .* got 1"):
         mto.patch(model, strict=True)
     assert state_of(model) == before
     del model.subclass
