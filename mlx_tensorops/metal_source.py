@@ -12,8 +12,12 @@ from mlx_tensorops import _ext
 from mlx_tensorops.ops.dequantize import dequantize as dequantize_op
 from mlx_tensorops.ops.quantize import quantize as quantize_op
 from mlx_tensorops.ops.quantized_matmul import quantized_matmul as quantized_matmul_op
+from mlx_tensorops.ops.scaled_dot_product_attention import (
+    scaled_dot_product_attention as attention_op,
+)
 
 _FORMS = ("mlx",)
+_SIZES = ("rows", "columns", "inner", "queries", "keys", "heads", "kv_heads", "head_dim")
 
 
 def metal_source(op: str, form: str = "mlx", *, launch: int = 0, **options: Any) -> str:
@@ -25,19 +29,25 @@ def metal_source(op: str, form: str = "mlx", *, launch: int = 0, **options: Any)
     ``route="ours"``; no array is computed, and it works on every platform.
 
     Args:
-        op: ``"quantize"``, ``"dequantize"`` or ``"quantized_matmul"``.
+        op: ``"quantize"``, ``"dequantize"``, ``"quantized_matmul"`` or
+            ``"scaled_dot_product_attention"``.
         form: ``"mlx"``: buffers by index, as MLX binds them.
         launch: Which of the call's kernels, in the order in which they are launched. Each has a
-            text of its own. Default: 0, the first; the calls of today have one.
+            text of its own. Default: 0, the first. Attention of few queries of many keys has two,
+            documents have one before the others, and the other calls of today have one.
         options: What the call is like, each with a default:
 
-            - all ops: ``columns`` of the matrix that is packed or unpacked (for
+            - all but attention: ``columns`` of the matrix that is packed or unpacked (for
               ``quantized_matmul``, of the result), ``rows`` (of the result), ``bits``,
               ``group_size``, ``dtype`` (of the values; for ``dequantize`` of the result);
             - ``dequantize``, ``quantized_matmul``: ``scales_dtype``, by default ``dtype``, and
               ``biases_dtype``, by default that of the scales;
             - ``quantized_matmul``: ``inner``, the axis that is summed over, ``transpose``,
-              ``precision``.
+              ``precision``;
+            - ``scaled_dot_product_attention``: ``queries``, ``keys``, ``heads``, ``kv_heads``,
+              ``head_dim``, ``value_dim`` (by default the same), ``dtype``, ``precision``, and
+              ``having``, the names of options that the call has. Every text serves all of them:
+              they are Metal function constants.
 
     Returns:
         The text.
@@ -59,7 +69,7 @@ def metal_source(op: str, form: str = "mlx", *, launch: int = 0, **options: Any)
             raise ValueError(
                 f"[metal_source] an option of {op} must be one of {', '.join(known)}, got {name}."
             )
-        if name in ("rows", "columns", "inner") and not (isinstance(value, int) and value > 0):
+        if name in _SIZES and not (isinstance(value, int) and value > 0):
             raise ValueError(f"[metal_source] {name} must be a positive int, got {value!r}.")
     kernels = example_kernels(op, **options)
     if launch not in range(len(kernels)):
@@ -158,8 +168,58 @@ def _quantized_matmul(
     )
 
 
+def _attention(
+    queries: int = 512,
+    keys: int = 512,
+    heads: int = 1,
+    kv_heads: int = 1,
+    head_dim: int = 64,
+    value_dim: int | None = None,
+    dtype: mx.Dtype = mx.float16,
+    precision: str | None = None,
+    having: tuple[str, ...] = (),
+) -> _Call:
+    ends = mx.array([0, queries]), mx.array([0, keys])
+    known: dict[str, dict[str, Any]] = {
+        "mask": {"mask": mx.zeros((1, keys), mx.bool_)},
+        "sinks": {"sinks": mx.zeros(heads)},
+        "window": {"window": (keys, None)},
+        "softcap": {"softcap": 1.0},
+        "alibi": {"alibi": mx.zeros(heads)},
+        "segment_ids": {
+            "segment_ids": (mx.zeros((1, queries), mx.int32), mx.zeros((1, keys), mx.int32))
+        },
+        "cu_seqlens": {"cu_seqlens": ends},
+        "block_mask": {
+            "block_mask": mx.zeros((1, 1), mx.bool_),
+            "block_size": (queries, keys),
+        },
+    }
+    for name in having:
+        if name not in known:
+            raise ValueError(
+                f"[metal_source] having must name options, of {', '.join(known)}, got {name!r}."
+            )
+    options = {key: value for name in having for key, value in known[name].items()}
+    q, k, v = (
+        mx.zeros((1, n_heads, length, size), dtype)
+        for n_heads, length, size in (
+            (heads, queries, head_dim),
+            (kv_heads, keys, head_dim),
+            (kv_heads, keys, head_dim if value_dim is None else value_dim),
+        )
+    )
+    return lambda stream: cast(
+        mx.array,
+        attention_op(
+            q, k, v, scale=1.0, **options, precision=precision, force_fused=True, stream=stream
+        ),
+    )
+
+
 _EXAMPLES: dict[str, Callable[..., _Call]] = {
     "quantize": _quantize,
     "dequantize": _dequantize,
     "quantized_matmul": _quantized_matmul,
+    "scaled_dot_product_attention": _attention,
 }

@@ -20,10 +20,18 @@ from mlx_tensorops.cli.display import Display
 from mlx_tensorops.metal_source import example
 from mlx_tensorops.verification import KernelWarning, verdicts
 
-_OPS = ("quantize", "dequantize", "quantized_matmul")
+_OPS = ("quantize", "dequantize", "quantized_matmul", "scaled_dot_product_attention")
 _DTYPES = (mx.float32, mx.float16, mx.bfloat16)
 # Of the few-row kernels each, and of the many-row kernels those with tails and those without.
 _ROWS = (1, 2, 4, 8, 16, 32, 64, 65, 70, 96)
+# Of attention: of many queries and of few, the widths of heads that have kernels of their own, and
+# fewer keys than a tile has; then every option.
+_ATTENTION = (
+    *({"head_dim": d} for d in (32, 64, 96, 128, 192, 256, 512)),
+    {"keys": 20},
+    *({"queries": n, "head_dim": d} for n in (1, 8) for d in (64, 128, 256)),
+)
+_HAVING = ("mask", "sinks", "softcap", "alibi", "segment_ids", "cu_seqlens", "block_mask")
 
 
 def selftest(
@@ -62,13 +70,19 @@ def selftest(
 
 
 def _cases(ops: Any, all_bits: Any, group_sizes: Any) -> Iterator[tuple[str, dict[str, Any]]]:
-    for op, bits, group_size, dtype in product(ops, all_bits, group_sizes, _DTYPES):
+    packing = [op for op in ops if op != "scaled_dot_product_attention"]
+    for op, bits, group_size, dtype in product(packing, all_bits, group_sizes, _DTYPES):
         options = {"bits": bits, "group_size": group_size, "dtype": dtype}
         if op != "quantized_matmul":
             yield op, options
             continue
         for transpose, rows in product((True, False), _ROWS):
             yield op, options | {"transpose": transpose, "rows": rows}
+    if "scaled_dot_product_attention" in ops:
+        for sizes, dtype in product(_ATTENTION, _DTYPES):
+            yield "scaled_dot_product_attention", {**sizes, "dtype": dtype}
+        for name in _HAVING:
+            yield "scaled_dot_product_attention", {"having": (name,)}
 
 
 def _judge(op: str, options: dict[str, Any]) -> None:

@@ -84,7 +84,8 @@ def test_an_old_system(command, emulated):
     [
         (
             ("--op", "attention"),
-            "op must be one of quantize, dequantize, quantized_matmul, got a",
+            "op must be one of quantize, dequantize, quantized_matmul, "
+            "scaled_dot_product_attention, got attention",
         ),
         (("--bits", 7), "bits must be one of 1, 2, 3, 4, 5, 6, 8"),
     ],
@@ -93,3 +94,17 @@ def test_bad_options(command, emulated, options, message):
     with emulated(verify=True):
         result = command("selftest", *options)
     assert result.exit_code == 1 and message in " ".join(result.stderr.split())
+
+
+def test_attention(command, emulated, monkeypatch):
+    """Every kernel of its forward pass, and every option."""
+    monkeypatch.setenv("COLUMNS", "200")
+    with emulated(verify=True):
+        result = command("selftest", "--op", "scaled_dot_product_attention")
+    verdicts = rows(result.stdout)
+    assert result.exit_code == 0 and set(verdicts.values()) == {"right"}
+    for kernel in ("attention_forward_half", "attention_forward_wide_bfloat", "few_queries_float"):
+        assert any(kernel in name for name in verdicts)
+    without = "_c0_0_c1_0_c2_0_c3_0_c4_0_c5_0_c6_0_c7_0"
+    options = {name[-len(without) :] for name in verdicts if name.startswith("attention_forward")}
+    assert len(options) == 8

@@ -40,6 +40,21 @@ CALLS = {
         {"rows": 64, "dtype": F32, "precision": "tf32"},
         "tiles_float_float_float_4_64_true_64_32_true_true_true",
     ),
+    "attention": (
+        "scaled_dot_product_attention",
+        {"queries": 40, "keys": 70},
+        "attention_forward_half_16_32_64_true_true",
+    ),
+    "attention of wide heads": (
+        "scaled_dot_product_attention",
+        {"queries": 40, "keys": 20, "dtype": F32, "head_dim": 9, "value_dim": 200, "heads": 2},
+        "attention_forward_wide_float_16_32_128_2_true_false",
+    ),
+    "attention of one query": (
+        "scaled_dot_product_attention",
+        {"queries": 1, "keys": 70, "dtype": BF16, "having": ("alibi", "mask")},
+        "attention_few_queries_bfloat_64_64_",
+    ),
 }
 BY_NAME = pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
 
@@ -51,7 +66,8 @@ def test_is_one_whole_text(call):
     assert text.isascii()
     assert '#include "' not in text and "#include <metal_stdlib>" in text
     assert "#pragma once" not in text
-    assert f'[[host_name("mlx_tensorops_{op}_' in text.splitlines()[-1]
+    family = "" if op == "scaled_dot_product_attention" else f"{op}_"
+    assert f'[[host_name("mlx_tensorops_{family}' in text.splitlines()[-1]
     assert name in text.splitlines()[-1]
     assert text.count("[[host_name(") == 1
 
@@ -66,6 +82,8 @@ def test_compiles_by_itself(call):
 
 def run(op, rows=4, columns=128, inner=128, dtype=F16, scales_dtype=None, biases_dtype=None, **o):
     """A call of these options, as a user makes it."""
+    if op == "scaled_dot_product_attention":
+        return attend(dtype=dtype, **o)
     transpose, precision = o.pop("transpose", True), o.pop("precision", None)
     bits, group_size = o.pop("bits", 4), o.pop("group_size", 64)
     shape = (rows, columns)
@@ -86,6 +104,20 @@ def run(op, rows=4, columns=128, inner=128, dtype=F16, scales_dtype=None, biases
     )
 
 
+def attend(queries, keys, head_dim=64, value_dim=None, heads=1, dtype=F16, having=()):
+    q, k, v = (
+        mx.random.normal(shape).astype(dtype)
+        for shape in (
+            (1, heads, queries, head_dim),
+            (1, 1, keys, head_dim),
+            (1, 1, keys, value_dim or head_dim),
+        )
+    )
+    options = {"alibi": mx.ones(heads), "mask": mx.ones((1, keys), mx.bool_)}
+    options = {name: options[name] for name in having}
+    return mto.scaled_dot_product_attention(q, k, v, scale=0.1, **options, force_fused=True)
+
+
 @BY_NAME
 def test_is_what_a_call_compiles(call):
     op, options, _ = call
@@ -95,10 +127,12 @@ def test_is_what_a_call_compiles(call):
         compiled.append(text)
         return text
 
-    options = {"rows": 1 if op == "quantized_matmul" else 4, "columns": 128, "inner": 128} | options
+    if op != "scaled_dot_product_attention":
+        rows = 1 if op == "quantized_matmul" else 4
+        options = {"rows": rows, "columns": 128, "inner": 128} | options
     with emulated_metal(edit_source=note) as launched:
         mx.eval(run(op, **options))
-    if op != "quantized_matmul":
+    if op in ("quantize", "dequantize"):
         del options["inner"]
     assert [mto.metal_source(op, **options)] == compiled
     assert len(launched.launches) == 1
@@ -122,7 +156,16 @@ def test_is_the_same_in_every_process(tmp_path):
 
 
 BAD = {
-    "op": (("attention",), {}, "op must be one of quantize, dequantize, quantized_matmul, got 'at"),
+    "op": (
+        ("attention",),
+        {},
+        "op must be one of quantize, .*scaled_dot_product_attention, got 'at",
+    ),
+    "having": (
+        ("scaled_dot_product_attention",),
+        {"having": ("mask", "bias")},
+        "having must name options, of mask, .* got 'bias'",
+    ),
     "form": (("quantize", "core_ai"), {}, "form must be one of mlx, got 'core_ai'"),
     "option": (("quantize",), {"inner": 8}, "an option of quantize must be one of rows, .* got in"),
     "size": (("quantize",), {"rows": 0}, "rows must be a positive int, got 0"),
