@@ -15,20 +15,27 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from importlib import metadata
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 ROOT = Path(__file__).parent
 
 
 @dataclass(frozen=True)
 class Contestant:
-    """A name and what it does in one turn; returns when the result is there."""
+    """A name and what it does in one turn; returns when the result is there.
+
+    ``share``: how much of its time counts, where it does more than the others.
+    """
 
     name: str
     run: Callable[[int], Any]
+    share: float = 1
 
 
 @dataclass(frozen=True)
@@ -77,6 +84,15 @@ class Case:
     make: Callable[[], Benchmark]
 
 
+def memory_reader(n_bytes: int) -> Contestant:
+    """Reading as many bytes, once, on as many threads: the time that memory alone takes."""
+    from mlx_tensorops import _ext
+
+    parts = np.array_split(np.ones(n_bytes // 4, np.float32), _ext.num_threads())
+    pool = ThreadPoolExecutor(len(parts))
+    return Contestant("memory read once", lambda _: list(pool.map(np.max, parts)))
+
+
 # A rival's threads may spin on for a while after its turn, and would take the next one's cores.
 SETTLE_SECONDS = 0.1
 
@@ -96,7 +112,8 @@ def measure(benchmark: Benchmark, n_turns: int = 15, min_seconds: float = 0.5) -
                 time.sleep(SETTLE_SECONDS)
             begin = time.perf_counter()
             contestant.run(turn)
-            times[contestant.name].append(time.perf_counter() - begin)
+            seconds = (time.perf_counter() - begin) * contestant.share
+            times[contestant.name].append(seconds)
     return list(_rows(benchmark, times))
 
 
