@@ -6,59 +6,14 @@ import mlx.core as mx
 import numpy as np
 import pytest
 from affine_cases import DTYPES, random_floats
+from packed_attention import D_V, FORMATS, D, attend, check, operands
 from signatures import positional_parameters
-from tolerance import Budget, bits_of, to_float64
+from tolerance import bits_of, to_float64
 
 import mlx_tensorops as mto
-from mlx_tensorops.reference import quantized_scaled_dot_product_attention as reference
-from mlx_tensorops.reference.scaled_dot_product_attention import Options
 
 KERNELS = ("cpu", "metal")
-D, D_V = 128, 256
 MODES = ("affine", "mxfp4", "mxfp8", "nvfp4")
-FORMATS = [(32, 8), (64, 4), (128, 2), (64, 6), (32, 3), (64, 8)]
-
-
-def operands(seed, n_q, n_k, formats, dtype="float32", heads=(8, 2), batch=1):
-    """R4: a query, and packed keys and values."""
-    rng = np.random.default_rng(seed)
-    dtype = getattr(mx, dtype)
-    q = random_floats(rng, (batch, heads[0], n_q, D), dtype)
-    packed = [
-        mto.quantize(random_floats(rng, (batch, heads[1], n_k, d), dtype), *form, stream=mx.cpu)
-        for d, form in zip((D, D_V), formats, strict=True)
-    ]
-    mx.eval(q, packed)
-    return q, *packed
-
-
-def attend(q, k, v, formats, stream, **options):
-    group_size, bits = zip(*formats, strict=True)
-    options = {"force_fused": True} | options
-    return mto.quantized_scaled_dot_product_attention(
-        q, k, v, D**-0.5, group_size=group_size, bits=bits, stream=stream, **options
-    )
-
-
-def check(q, k, v, formats, stream, **options):
-    out, lse = attend(q, k, v, formats, stream, return_lse=True, **options)
-    meaning = Options(D**-0.5, **options)
-
-    decoded = attend(q, k, v, formats, stream, route="mlx", force_fused=False, **options)
-
-    def exact(arithmetic):
-        return reference.quantized_scaled_dot_product_attention(
-            q, k, v, meaning, formats, arithmetic
-        )
-
-    terms = exact(np.float64)[2]
-    values = np.abs(reference.decoded(v, formats[1]))
-    magnitude = np.matmul(terms.p, terms.spread(values)) + 1e-30
-    steps = 0 if q.dtype == mx.float32 else 2.0**-8
-    budget = Budget.of(lambda a: exact(a)[0], magnitude, q.dtype, steps * magnitude)
-    budget.check(out, "out")
-    budget.check(decoded, "decoded to memory first")
-    Budget.of(lambda a: exact(a)[1], 10 + np.abs(terms.lse), mx.float32).check(lse, "lse")
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -68,6 +23,12 @@ def check(q, k, v, formats, stream, **options):
 def test_formats_of_keys_and_values(formats, dtype, backend):
     for n_q in (1, 5):
         check(*operands(1, n_q, 67, formats, dtype), formats, backend.device, mask="causal")
+
+
+@pytest.mark.parametrize("formats", list(zip(FORMATS[1:] + FORMATS[:1], FORMATS, strict=True)))
+def test_formats_of_many_queries(formats, backend):
+    dtype = DTYPES[FORMATS.index(formats[1]) % 3]
+    check(*operands(2, 35, 67, formats, dtype), formats, backend.device, mask="causal")
 
 
 @pytest.mark.parametrize("n_q", (1, 5, 37))

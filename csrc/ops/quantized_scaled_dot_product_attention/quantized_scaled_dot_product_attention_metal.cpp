@@ -14,6 +14,12 @@ std::string groups_of(const PackedFormat& format, const mx::array* packed) {
                          packed[2].dtype());
 }
 
+// Columns of the output that a simdgroup has, of which a lane holds half as many sums: 128 at most.
+// Wider ones are cut, each part with the scores again.
+int packed_attention_width(int d_v) {
+  return d_v <= 32 ? 32 : d_v <= 64 ? 64 : d_v <= 96 ? 96 : 128;
+}
+
 }  // namespace
 
 void QuantizedScaledDotProductAttention::eval_gpu(const std::vector<mx::array>& inputs,
@@ -40,12 +46,25 @@ void QuantizedScaledDotProductAttention::eval_metal(metal::Encoder& encoder,
       key_bytes += static_cast<int64_t>(a->shape(-1)) * a->itemsize();
     }
   }
-  FewQueriesKernel kernel{kOp,
-                          std::string(metal::type_name(inputs[0].dtype())) + ", " +
-                              groups_of(formats_[0], &inputs[1]) + ", " +
-                              groups_of(formats_[1], &inputs[1 + kParts]),
-                          key_bytes};
-  launch_few_queries(encoder, binding, settings_, kernel, outputs);
+  auto types = std::string(metal::type_name(inputs[0].dtype())) + ", " +
+               groups_of(formats_[0], &inputs[1]) + ", " +
+               groups_of(formats_[1], &inputs[1 + kParts]);
+  const auto& p = binding.params;
+  if (are_few_queries(p.n_q, p.n_heads / p.n_kv_heads)) {
+    FewQueriesKernel kernel{std::string(kOp) + "_few_queries", types, key_bytes};
+    return launch_few_queries(encoder, binding, settings_, kernel, outputs);
+  }
+  // It concerns products of float32, and weights, which are float32 beside 16-bit values, too.
+  bool relaxed = settings_.tf32 || inputs[0].dtype() != mx::float32;
+  int width = packed_attention_width(p.d_v);
+  auto function = std::string(kOp) + "<" + types + ", " + std::to_string(width) + ", " +
+                  metal::argument_text(relaxed) + ">";
+  binding.pipeline({kOp, function, {}});
+  encoder.output(outputs[0], kAttentionOut);
+  encoder.output(outputs[1], kAttentionLse);
+  constexpr int64_t kThreads = kAttentionSimdgroups * 32, kRows = 16;
+  int64_t groups = ceil_div(p.n_q, kRows * kAttentionSimdgroups);
+  encoder.dispatch({groups * ceil_div(p.d_v, width), p.n_heads, p.n_batch}, {kThreads});
 }
 
 }  // namespace mto
