@@ -20,7 +20,8 @@ using Matrix = dextents<int, 2>;
 
 // Registers: weights stay in registers where they can, so that k is static, and no tile may have
 // less than Keys keys: the last one is moved back, and n_keys is at least Keys. Else they go
-// through threadgroup memory, and k is what there is.
+// through threadgroup memory, and k is what there is. They are float32 beside 16-bit values, too:
+// half would underflow beside a large sink.
 template <typename T, int Rows, int Keys, int Width, bool Registers, bool Relaxed>
 [[kernel, max_total_threads_per_threadgroup(mto::kAttentionSimdgroups * 32)]] void
 attention_forward(device T* q [[buffer(0)]], device T* k [[buffer(1)]], device T* v [[buffer(2)]],
@@ -28,10 +29,9 @@ attention_forward(device T* q [[buffer(0)]], device T* k [[buffer(1)]], device T
                   MTO_ATTENTION_OPTIONS, uint3 group [[threadgroup_position_in_grid]],
                   uint simdgroup [[simdgroup_index_in_threadgroup]],
                   uint lane [[thread_index_in_simdgroup]]) {
-  using Weight = float;  // of 16 bits they would underflow beside a large sink
   using Mode = matmul2d_descriptor::mode;
   using Tile = tensor<device T, Matrix, tensor_inline>;
-  using WeightTile = tensor<threadgroup Weight, Matrix, tensor_inline>;
+  using Weights = tensor<threadgroup float, Matrix, tensor_inline>;
   constexpr int kDynamic = dynamic_length_v<int>;
   constexpr auto kScores =
       matmul2d_descriptor(Rows, Keys, kDynamic, false, true, Relaxed, Mode::multiply);
@@ -40,10 +40,9 @@ attention_forward(device T* q [[buffer(0)]], device T* k [[buffer(1)]], device T
   matmul2d<kScores, execution_simdgroup> of_keys;
   matmul2d<kValues, execution_simdgroup> of_values;
 
-  threadgroup Weight weights[mto::kAttentionSimdgroups][Rows * Keys];
+  threadgroup float weights[mto::kAttentionSimdgroups][Rows * Keys];
   threadgroup mto::AttentionRow facts_of_rows[mto::kAttentionSimdgroups][Rows];
-  threadgroup Weight* weight_memory = weights[simdgroup];
-  threadgroup float* row_memory = (threadgroup float*)weight_memory;  // in turn
+  threadgroup float* memory = weights[simdgroup];  // of row values, too, in turn
 
   const int first_row = (int(group.x) * mto::kAttentionSimdgroups + int(simdgroup)) * Rows;
   if (first_row >= params.n_q) return;
@@ -72,7 +71,7 @@ attention_forward(device T* q [[buffer(0)]], device T* k [[buffer(1)]], device T
                                                        rows, q_segments, first_row, n_rows, lane);
 
   auto score = of_keys.template get_destination_cooperative_tensor<Tile, Tile, float>();
-  auto sums = of_values.template get_destination_cooperative_tensor<WeightTile, Tile, float>();
+  auto sums = of_values.template get_destination_cooperative_tensor<Weights, Tile, float>();
   auto row_max =
       of_keys.template get_row_reduction_destination_cooperative_tensor<Tile, Tile, float>();
   auto row_sum =
@@ -108,21 +107,21 @@ attention_forward(device T* q [[buffer(0)]], device T* k [[buffer(1)]], device T
     mto::score_tile(score, facts, keys, all);
     constexpr bool kExact = is_same_v<T, float>;
     if (mto::weigh_tile<kExact>(score, row_max, row_sum, rescale, scratch)) {
-      mto::scale_rows<Rows>(sums, rescale, row_memory);  // else every factor is 1
+      mto::scale_rows<Rows>(sums, rescale, memory);  // else every factor is 1
     }
 
     Tile v_tile(v + int64_t(keys.first) * v_stride, Matrix(d_v, keys.hi),
                 array<int, 2>{1, v_stride});
     if constexpr (Registers) {
-      if (of_values.template is_compatible_as_left_input<Weight, T, float>(score)) {
-        auto left = of_values.template get_left_input_cooperative_tensor<Weight, T, float>(score);
+      if (of_values.template is_compatible_as_left_input<float, T, float>(score)) {
+        auto left = of_values.template get_left_input_cooperative_tensor<float, T, float>(score);
         of_values.run(left, v_tile, sums);
         continue;
       }
     }
-    mto::store_as<Weight>(score, weight_memory, Keys, Rows, Keys);
+    mto::store_as<float>(score, memory, Keys, Rows, Keys);
     simdgroup_barrier(mem_flags::mem_threadgroup);
-    WeightTile left(weight_memory, Matrix(keys.hi, Rows), array<int, 2>{1, Keys});
+    Weights left(memory, Matrix(keys.hi, Rows), array<int, 2>{1, Keys});
     of_values.run(left, v_tile, sums);
     simdgroup_barrier(mem_flags::mem_threadgroup);  // before the next tile overwrites it
   }
@@ -131,7 +130,7 @@ attention_forward(device T* q [[buffer(0)]], device T* k [[buffer(1)]], device T
     rescale[i] = mto::inverse(row_sum[i]);
     scratch[i] = row_max[i] + log(row_sum[i]);
   }
-  mto::scale_rows<Rows>(sums, rescale, row_memory);
+  mto::scale_rows<Rows>(sums, rescale, memory);
   mto::store(sums, out, d_v, n_rows, d_v);
   using Vector = dextents<int, 1>;
   scratch.store(tensor<device float, Vector, tensor_inline>(lse, Vector(n_rows)));

@@ -115,14 +115,10 @@ def test_no_races_and_no_byte_outside(case):
 
 
 @pytest.mark.parametrize("name", ("rows", "rows, few keys", "rows, segments", "wide, segments"))
-def test_nothing_depends_on_what_was_never_set(name, monkeypatch):
-    def library(source, trace):
-        return emulator.compile(source, values=True)
-
-    monkeypatch.setattr(metal_emulation, "_library", library)
+def test_nothing_depends_on_what_was_never_set(name):
     case = replace(WAYS[name], n_q=20, n_k=min(WAYS[name].n_k, 100), batch=1, heads=(1, 1))
     for compatible in (True, False):
-        run(case, order="reverse", layout="random", compatible=compatible)
+        run(case, order="reverse", layout="random", compatible=compatible, values=True)
 
 
 @pytest.mark.parametrize("name", ("rows", "wide"))
@@ -158,17 +154,19 @@ def test_a_cache_is_not_copied():
         assert same([out], [mto.scaled_dot_product_attention(*copies, **options)])
 
 
+def run_documents(lengths, d_v=16, **policies):
+    q, k, v = (mx.ones((1, 2, 40, d)) for d in (16, 16, d_v))
+    options = {"scale": 1, "return_lse": True, "force_fused": True, "stream": mx.cpu}
+    with emulated_metal(**policies):
+        outputs = mto.scaled_dot_product_attention(q, k, v, cu_seqlens=mx.array(lengths), **options)
+        mx.eval(outputs)
+    return outputs
+
+
 @pytest.mark.parametrize("lengths", ([0, 30, 20, 40], [0, 50], [-1, 40], [40, 0]), ids=str)
 @pytest.mark.parametrize("d_v", (16, 200))
 def test_bad_lengths_give_nan(lengths, d_v):
-    q, k, v = (mx.ones((1, 2, 40, d)) for d in (16, 16, d_v))
-    with emulated_metal():
-        outputs = mto.scaled_dot_product_attention(
-            q, k, v, scale=1, cu_seqlens=mx.array(lengths), return_lse=True, force_fused=True,
-            stream=mx.cpu,
-        )  # fmt: skip
-        mx.eval(outputs)
-    assert all(mx.isnan(a).all() for a in outputs)
+    assert all(mx.isnan(a).all() for a in run_documents(lengths, d_v))
 
 
 @pytest.mark.parametrize("name", ("rows", "wide"))
@@ -200,10 +198,12 @@ def test_weights_of_16_bits_may_be_cut_to_11(dtype):
 
 # Barriers without which a kernel must be found wrong: the text that follows each, and a case.
 BARRIERS = {
+    "no length is wrong yet": ("bool right =", None),
+    "all lengths were looked at": ("const int i = row;", None),
     "rows are there": ("return tile_rows(", "rows, segments"),
     "factors are there": ("MTO_UNROLL for (ushort i = 0; i < tile.get_capacity()", "rows"),
     "factors are used": ("}\n\n}  // namespace mto", "rows"),
-    "weights are there": ("WeightTile left(", "rows, few keys"),
+    "weights are there": ("Weights left(", "rows, few keys"),
     "weights are used": ("// before the next tile", "rows"),
     "q is there": ("}\n\n  auto score", "wide"),
     "maxima are there": ("float now = row_max;", "wide"),
@@ -222,8 +222,12 @@ def test_every_barrier_is_needed(name):
         changed.append(n)
         return edited
 
+    policies = {"trace": True, "edit_source": edit, "order": "reverse", "compatible": False}
     with pytest.raises(emulator.Fault, match="race"):
-        run(WAYS[way], trace=True, edit_source=edit, order="reverse", compatible=False)
+        if way:
+            run(WAYS[way], **policies)
+        else:  # only what is wrong is said
+            run_documents([0, 30, 20], **policies)
     assert max(changed) == 1
 
 

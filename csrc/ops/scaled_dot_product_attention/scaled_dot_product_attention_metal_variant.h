@@ -1,7 +1,8 @@
 #pragma once
 
 // Which Metal kernel makes the forward pass of many rows, and what a simdgroup has of it: a
-// function of the shape alone.
+// function of the shape alone. It is one for every generation of GPUs: all have as many registers
+// and as much threadgroup memory, and whether they have matrix units is the operations' affair.
 
 #include <cstdint>
 
