@@ -58,8 +58,9 @@ def pairs(backends: list[Backend], cases: Sequence[Case], every: int) -> list[tu
     return result
 
 
-# Of how many cases one runs on an emulated backend; others on one of four.
-EVERY = {"test_forward": 0, "test_vjp": 1, "test_jvp": 1}
+# Of how many cases one runs on an emulated backend. A class of checks may have numbers of its own,
+# where nearly every case compiles another kernel.
+EVERY = {"test_forward": 0, "test_vjp": 1, "test_jvp": 1, "others": 4}
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -71,7 +72,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     backends = [b for b in chosen_backends(metafunc.config) if not kernels or b.kernels in kernels]
     if issubclass(metafunc.cls or object, suite.Checks) and "case" in names:
         cases = metafunc.cls.full_cases() if full else metafunc.cls.cases
-        every = 0 if full else EVERY.get(metafunc.function.__name__, 4)
+        numbers = getattr(metafunc.cls, "every", EVERY)
+        every = 0 if full else numbers.get(metafunc.function.__name__, numbers["others"])
         metafunc.parametrize("backend,case", pairs(backends, cases, every), ids=str)
         return
     if not full:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import gguf
 import numpy as np
+from ggml_blocks import random_blocks
 from tokenizers import pre_tokenizers
 
 HIDDEN, FFN, N_LAYERS, N_HEADS, N_KV_HEADS = 64, 96, 2, 4, 2
@@ -29,6 +30,8 @@ CHAT_TEMPLATE = (
     "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
+
+DECODED_ONLY = ("Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL")
 
 METADATA = {
     "llama.block_count": N_LAYERS,
@@ -67,6 +70,9 @@ for _i in range(N_LAYERS):
         f"blk.{_i}.ffn_down": (HIDDEN, FFN),
     }
 
+LAYER_MATRICES = [name for name in SHAPES if name.startswith("blk.") and "norm" not in name]
+PROMPT = [1, 40, 77, 4, 200, 9, 9, 31]
+
 
 def write_gguf(
     path: Path,
@@ -98,7 +104,7 @@ def write_gguf(
             continue
         values = rng.standard_normal(shape, np.float32) * np.float32(0.3)
         default = "F32" if len(shape) == 1 else "Q8_0" if name == "token_embd" else "Q4_1"
-        add_tensor(writer, f"{name}.weight", values, (types or {}).get(name, default))
+        add_tensor(writer, f"{name}.weight", values, (types or {}).get(name, default), rng)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -120,11 +126,20 @@ def add_value(writer: gguf.GGUFWriter, key: str, value: object) -> None:
         writer.add_array(key, value)
 
 
-def add_tensor(writer: gguf.GGUFWriter, name: str, values: np.ndarray, type_name: str) -> None:
-    """Add a tensor, encoded by the gguf package where its type is quantized."""
+def add_tensor(
+    writer: gguf.GGUFWriter,
+    name: str,
+    values: np.ndarray,
+    type_name: str,
+    rng: np.random.Generator,
+) -> None:
+    """Add a tensor, encoded by the gguf package, or of random blocks of a type it cannot encode."""
     kind = gguf.GGMLQuantizationType[type_name]
     if type_name in ("F32", "F16"):
         writer.add_tensor(name, values.astype(np.float32 if type_name == "F32" else np.float16))
+    elif type_name in DECODED_ONLY:
+        octets = random_blocks(type_name.lower(), values.shape, rng, magnitude=0.5)
+        writer.add_tensor(name, octets, raw_dtype=kind)
     else:
         writer.add_tensor(name, gguf.quants.quantize(values, kind), raw_dtype=kind)
 

@@ -51,6 +51,21 @@ def support_table() -> str:
     return "\n".join(lines) + "\n"
 
 
+def formats_table() -> str:
+    """One row a mode: its geometry, and the backends of each op."""
+    lines = ["| mode | bits | w | scales | values that share a scale | " + " | ".join(OPS) + " |"]
+    lines.append("|---" * (5 + len(OPS)) + "|")
+    for info in mto.formats().values():
+        bits = info.bits or f"{info.block_bytes} bytes a block of {info.block}"
+        rows, columns = (n or "all" for n in info.group_size)
+        group = str(columns) if rows == 1 else f"{rows} x {columns}"
+        scales = info.scales + (f", {info.third}" if info.third else "")
+        backends = (", ".join(info.ops.get(op, ())) or "-" for op in OPS)
+        cells = (f"`{info.mode}`", str(bits), info.dtype, scales, group, *backends)
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
 def attention_table() -> str:
     """One row a pair of head dimensions, one column a backend."""
     lines = ["| d of q and k | d of v | " + " | ".join(BACKENDS) + " |"]
@@ -94,6 +109,7 @@ def main(
     support = template.format(
         dtypes=dtypes,
         table=support_table(),
+        formats_table=formats_table(),
         attention_table=attention_table(),
         names=public_names(),
     )

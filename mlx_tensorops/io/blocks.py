@@ -22,6 +22,7 @@ from mlx_tensorops.io.gguf import Tensor
 
 GROUP_SIZE = 32
 DENSE_TYPES = ("F32", "F16", "BF16")
+AFFINE_TYPES = ("Q4_0", "Q4_1", "Q8_0")
 
 _Q4_0 = np.dtype([("scale", "<f2"), ("codes", "u1", 16)])
 _Q4_1 = np.dtype([("scale", "<f2"), ("bias", "<f2"), ("codes", "u1", 16)])

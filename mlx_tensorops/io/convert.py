@@ -11,9 +11,9 @@ from typing import Any
 
 import mlx.core as mx
 
-from mlx_tensorops.io.blocks import GROUP_SIZE, Affine, Dense, decode
+from mlx_tensorops.io.blocks import AFFINE_TYPES, DENSE_TYPES, GROUP_SIZE, Affine, Dense, decode
 from mlx_tensorops.io.folder import SOURCE_KEY, new_folder
-from mlx_tensorops.io.gguf import GGUFFile, open_gguf
+from mlx_tensorops.io.gguf import GGUFFile, Tensor, open_gguf
 from mlx_tensorops.io.llama import (
     Target,
     check_tensors,
@@ -83,7 +83,8 @@ def convert_gguf(
         raise ValueError(f"[convert] dtype must be one of {', '.join(DTYPES)}, got {dtype!r}.")
     path, out_dir = Path(path), Path(out_dir)
     with open_gguf(path) as file, new_folder(out_dir, source=path, force=force) as folder:
-        config, table = _plan(file)
+        config, table = plan(file)
+        _check_types(file.tensors)
         special = special_ids(file.metadata)
         config |= special | {"torch_dtype": dtype, SOURCE_KEY: path.name}
         write_tokenizer(file.metadata, config["max_position_embeddings"], folder)
@@ -100,8 +101,18 @@ def _write_json(path: Path, content: dict[str, Any]) -> None:
     path.write_text(json.dumps(content, indent=1), encoding="utf-8")
 
 
-def _plan(file: GGUFFile) -> tuple[dict[str, Any], dict[str, Target]]:
-    """Read the model's configuration and check that the tensors are those of the model."""
+def plan(file: GGUFFile) -> tuple[dict[str, Any], dict[str, Target]]:
+    """Read a model's configuration and check that the tensors are those of the model.
+
+    Args:
+        file: The file.
+
+    Returns:
+        The entries of mlx-lm's config.json, and what each tensor becomes.
+
+    Raises:
+        ValueError: The model is not of the architecture, or not whole.
+    """
     architecture = text(file.metadata, "general.architecture")
     if architecture != "llama":
         raise ValueError(f"[convert] general.architecture must be 'llama', got {architecture!r}.")
@@ -115,6 +126,17 @@ def _plan(file: GGUFFile) -> tuple[dict[str, Any], dict[str, Target]]:
     table = targets(config)
     check_tensors(file.tensors, table)
     return config, table
+
+
+def _check_types(tensors: Mapping[str, Tensor]) -> None:
+    """Check that MLX has a format with the very values."""
+    allowed = (*DENSE_TYPES, *AFFINE_TYPES)
+    for tensor in tensors.values():
+        if tensor.type not in allowed:
+            raise ValueError(
+                f"[convert] tensor types must be one of {', '.join(allowed)}, "
+                f"got {tensor.type} for {tensor.name!r}, which load_gguf can read."
+            )
 
 
 def _read_weights(
@@ -138,7 +160,7 @@ def _read_weights(
         elif isinstance(decoded, Affine):
             bits[target.path] = decoded.bits
         for part, array in arrays.items():
-            weights[f"{target.path}.{part}"] = _cast(array, dtype, name)
+            weights[f"{target.path}.{part}"] = finite(array, dtype, name)
     if progress:
         progress(len(table), len(table))
     return weights, bits
@@ -153,7 +175,20 @@ def _module_arrays(decoded: Dense | Affine, target: Target) -> dict[str, mx.arra
     return {part: mx.array(a) for part, a in arrays.items()}
 
 
-def _cast(array: mx.array, dtype: str, name: str) -> mx.array:
+def finite(array: mx.array, dtype: str, name: str) -> mx.array:
+    """Cast to a dtype, codes excepted.
+
+    Args:
+        array: Of a tensor.
+        dtype: A key of ``DTYPES``.
+        name: Of the tensor, for the message.
+
+    Returns:
+        The values in the dtype.
+
+    Raises:
+        ValueError: A value is not finite there.
+    """
     if array.dtype == mx.uint32:
         return array
     cast = array.astype(DTYPES[dtype])

@@ -14,6 +14,7 @@ import mlx.core as mx
 import mlx.nn as nn
 
 from mlx_tensorops import _ext
+from mlx_tensorops.layers import BlockEmbedding, BlockLinear
 from mlx_tensorops.patch import attention, attention_adapters, process
 from mlx_tensorops.patch.modules import PATCHED, patched_class, record_of, swap_in, swap_out
 from mlx_tensorops.patch.records import (
@@ -37,6 +38,9 @@ class _Scope:
     records: list[Record] = field(default_factory=list)
     left_alone: list[LeftAlone] = field(default_factory=list)
 
+
+# They run our ops already.
+OURS = (BlockLinear, BlockEmbedding)
 
 _lock = threading.RLock()
 _scopes: list[_Scope] = []
@@ -249,7 +253,7 @@ def _check_found(
 
 
 def _why_left_alone(module: nn.Module) -> str:
-    if patched_class(module) or record_of(module):
+    if patched_class(module) or record_of(module) or isinstance(module, OURS):
         return ""
     for cls in PATCHED:
         if isinstance(module, cls):

@@ -4,31 +4,17 @@ import gguf
 import mlx.core as mx
 import numpy as np
 import pytest
+from ggml_blocks import NUMBERS, values
 
 from mlx_tensorops.reference import dequantize
 from mlx_tensorops.reference.formats.ggml import MODES
 
-# Offsets in a block of its float16 numbers.
-NUMBERS = {
-    **{mode: (0,) for mode in ("q4_0", "q5_0", "q8_0", "iq4_nl")},
-    **{mode: (0, 2) for mode in ("q4_1", "q5_1", "q4_k", "q5_k")},
-    "q2_k": (80, 82),
-    "q3_k": (108,),
-    "q6_k": (208,),
-    "tq1_0": (52,),
-    "tq2_0": (64,),
-}
 SPECIAL = np.array([0.0, -0.0, 65504, -65504, 2.0**-24, -(2.0**-14), np.inf, np.nan], np.float16)
-
-
-def theirs(mode, octets):
-    with np.errstate(all="ignore"):
-        return gguf.quants.dequantize(octets, gguf.GGMLQuantizationType[mode.upper()])
 
 
 def assert_as_theirs(mode, octets):
     actual = dequantize.weights(mx.array(octets), arithmetic=np.float32, mode=mode)
-    expected = theirs(mode, octets)
+    expected = values(mode, octets)
     assert actual.dtype == expected.dtype == np.float32
     np.testing.assert_array_equal(actual, expected)
     is_number = ~np.isnan(expected)

@@ -4,6 +4,7 @@ import ml_dtypes
 import mlx.core as mx
 import numpy as np
 import pytest
+from format_cases import awkward_values
 from small_floats import packed as pack_bytes
 
 from mlx_tensorops.reference import dequantize, quantize
@@ -76,24 +77,11 @@ def test_global_scale_as_mlx_decodes_it(global_scale):
     np.testing.assert_array_equal(np.array(ours), np.array(mx.dequantize(words, scales, **options)))
 
 
-def values_of(seed, dtype, shape=(256, 192)):
-    """Rows of ten decades, with zeros, minus zeros and ties of two codes."""
-    rng = np.random.default_rng(seed)
-    spread = 10.0 ** rng.integers(-4, 4, (shape[0], 1))
-    w = (rng.standard_normal(shape) * spread).astype(np.float32)
-    w[rng.random(shape) < 0.05] = 0.0
-    w[rng.random(shape) < 0.05] = -0.0
-    ties = np.float32([6, 0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5])
-    w[:16] = np.resize(np.append(ties, -ties), shape[1])
-    w[16:20] = 0
-    return mx.array(w).astype(dtype)
-
-
 @pytest.mark.parametrize("mode", MLX_MODES)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("seed", range(3))
 def test_encodes_as_mlx(mode, dtype, seed):
-    w = values_of(seed, dtype)
+    w = awkward_values(seed, dtype)
     for name, ours, theirs in zip(
         ("w", "scales"), quantize.quantize(w, mode=mode), mx.quantize(w, mode=mode), strict=True
     ):
@@ -103,7 +91,7 @@ def test_encodes_as_mlx(mode, dtype, seed):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("global_scale", [0.37, 2.5, 1000.0])
 def test_encodes_as_mlx_under_a_global_scale(dtype, global_scale):
-    w, factor = values_of(0, dtype), mx.array(global_scale)
+    w, factor = awkward_values(0, dtype), mx.array(global_scale)
     ours = quantize.quantize(w, mode="nvfp4", global_scale=factor)
     theirs = mx.quantize(w, mode="nvfp4", global_scale=factor)
     for name, a, b in zip(("w", "scales"), ours, theirs, strict=True):
@@ -114,7 +102,7 @@ def test_encodes_as_mlx_under_a_global_scale(dtype, global_scale):
 def test_codes_are_the_nearest(mode):
     """No level is nearer than the chosen one, and no code saturates by more than a rounding."""
     form = MODES[mode]
-    w = values_of(1, mx.float32)
+    w = awkward_values(1, mx.float32)
     words, scales = quantize.quantize(w, mode=mode)
     decoded = dequantize.weights(words, scales, mode=mode)
     scale = dequantize.weights(words * 0 + _ones(mode), scales, mode=mode)
@@ -139,7 +127,7 @@ def _ones(mode):
 @pytest.mark.parametrize("mode", MODES)
 def test_decoded_values_stay(mode):
     """Encoding what was decoded, with a scale that fits, changes no value."""
-    w = values_of(2, mx.float32)
+    w = awkward_values(2, mx.float32)
     once = dequantize.dequantize(*quantize.quantize(w, mode=mode), dtype=mx.float32, mode=mode)
     twice = dequantize.dequantize(*quantize.quantize(once, mode=mode), dtype=mx.float32, mode=mode)
     if mode == "nvfp4":

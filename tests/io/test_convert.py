@@ -9,12 +9,21 @@ import mlx_lm
 import numpy as np
 import pytest
 from float64_llama import logits as exact_logits
-from tiny_gguf import HIDDEN, METADATA, N_HEADS, N_KV_HEADS, TOKENS, exact_values, write_gguf
+from tiny_gguf import (
+    HIDDEN,
+    LAYER_MATRICES,
+    METADATA,
+    N_HEADS,
+    N_KV_HEADS,
+    PROMPT,
+    TOKENS,
+    exact_values,
+    write_gguf,
+)
 
 from mlx_tensorops.io import convert, convert_gguf
 
 TYPES = ["F32", "F16", "BF16", "Q4_0", "Q4_1", "Q8_0"]
-PROMPT = [1, 40, 77, 4, 200, 9, 9, 31]
 MODULES = {
     "token_embd": "model.embed_tokens",
     "output_norm": "model.norm",
@@ -71,14 +80,6 @@ def in_gguf_order(path, rows, config):
 
 def everything(types):
     return {name: types for name in ("token_embd", "output") + tuple(LAYER_MATRICES)}
-
-
-LAYER_MATRICES = [
-    f"blk.{i}.{name}"
-    for i in range(2)
-    for name in MODULES
-    if name.startswith(("attn", "ffn")) and "norm" not in name
-]
 
 
 @pytest.mark.parametrize("type_name", TYPES)

@@ -128,8 +128,8 @@ def test_the_type_table_agrees_with_the_gguf_package():
             "at most 4 dimensions, got 5 for 't'",
         ),
         (
-            header(n_tensors=1) + row(b"t", (256, 1), 14, 0) + bytes(300),
-            "must be one of F32, F16, Q4_0, Q4_1, Q8_0, BF16, got Q6_K for 't'",
+            header(n_tensors=1) + row(b"t", (256, 1), 22, 0) + bytes(300),
+            "must be one of F32, .*, Q6_K, IQ4_NL, BF16, TQ1_0, TQ2_0, got IQ2_S for 't'",
         ),
         (header(n_tensors=1) + row(b"t", (4,), 99, 0), "got number 99 for 't'"),
         (header(n_tensors=1) + row(b"t", (48,), 3, 0), "must be a multiple of 32, got 48 for 't'"),

@@ -54,7 +54,8 @@ def _planes(octets: Array, bits: int, run: int) -> Array:
     """Codes of runs of ``run`` bytes: of a run the lowest bits of all bytes, then the next."""
     runs = octets.reshape(*octets.shape[:-1], octets.shape[-1] // run, 1, run)
     shifts = np.arange(0, 8, bits)[:, None]
-    return np.asarray(((runs >> shifts) & (2**bits - 1)).reshape(*octets.shape[:-1], -1))
+    n_codes = octets.shape[-1] * 8 // bits
+    return np.asarray(((runs >> shifts) & (2**bits - 1)).reshape(*octets.shape[:-1], n_codes))
 
 
 def _q4_0(block: Array) -> Terms:
@@ -145,7 +146,7 @@ def _digits(octets: Array, n_digits: int) -> Array:
     """
     factors = 3 ** np.arange(n_digits)[:, None]
     rest = (octets[..., None, :].astype(np.int64) * factors) % 256
-    return (rest * 3 >> 8).reshape(*octets.shape[:-1], -1)
+    return (rest * 3 >> 8).reshape(*octets.shape[:-1], n_digits * octets.shape[-1])
 
 
 def _tq1_0(block: Array) -> Terms:
@@ -176,7 +177,8 @@ class Blocks:
         shape = (*blocks.shape[:-1], self.block)
 
         def flat(part: Array) -> Array:
-            return np.broadcast_to(part, shape).reshape(*rows, -1)
+            values = np.broadcast_to(part, shape)
+            return values.reshape(*rows, shape[-2] * self.block)
 
         biases = None if terms.biases is None else flat(terms.biases)
         return Terms(flat(terms.codes), flat(terms.scales), biases)
