@@ -101,12 +101,15 @@ nb::typed<nb::list, Facts> formats() {
 }
 
 std::string supports(const std::string& op, const std::string& backend, mto::mx::Dtype dtype,
-                     int bits, int group_size, const std::string& mode) {
+                     std::optional<int> bits, const std::optional<mto::GroupSize>& group_size,
+                     const std::string& mode) {
   if (op != "quantize" && op != "dequantize" && op != "quantized_matmul") {
     mto::fail("supports", "op", "be one of quantize, dequantize, quantized_matmul",
               "\"" + op + "\"");
   }
-  return mto::unsupported(backend, {mode, group_size, bits}, {{"an operand", dtype}});
+  auto call = mto::check_format_call("supports", mode, group_size, bits);
+  if (op == "quantize" && !mto::has_affine_kernels(call)) return "no encoder of mode " + mode;
+  return mto::unsupported(backend, call, {{"an operand", dtype}});
 }
 
 void bind_runtime(nb::module_& m) {
@@ -119,7 +122,8 @@ void bind_runtime(nb::module_& m) {
   m.def("set_cpu_isa", &set_cpu_isa, "name"_a);
   m.def("num_threads", &mto::num_threads);
   m.def("set_num_threads", &set_num_threads, "n"_a);
-  m.def("supports", &supports, "op"_a, "backend"_a, "dtype"_a, "bits"_a, "group_size"_a, "mode"_a,
+  m.def("supports", &supports, "op"_a, "backend"_a, "dtype"_a, "bits"_a.none(),
+        "group_size"_a.none(), "mode"_a,
         "The reason why no kernel covers the case, or an empty string.");
   m.def("formats", &formats, "The table of formats: a dictionary each.");
   m.def("register_format", &mto::register_format, "name"_a, "block"_a, "block_bytes"_a,

@@ -120,7 +120,12 @@ def set_cpu_isa(name: str) -> None: ...
 def num_threads() -> int: ...
 def set_num_threads(n: int) -> None: ...
 def supports(
-    op: str, backend: str, dtype: mlx.core.Dtype, bits: int, group_size: int, mode: str
+    op: str,
+    backend: str,
+    dtype: mlx.core.Dtype,
+    bits: int | None,
+    group_size: int | tuple[int, int] | None,
+    mode: str,
 ) -> str:
     """The reason why no kernel covers the case, or an empty string."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import mlx.core as mx
 
@@ -60,22 +61,21 @@ def formats() -> dict[str, FormatInfo]:
     return {row["name"]: _info(row) for row in _ext.formats()}
 
 
-def _info(row: Mapping[str, object]) -> FormatInfo:
-    mode, group = str(row["name"]), row["group"]
-    assert isinstance(group, tuple)
-    case = (mx.float32, row["bits"], group[1], mode)
+def _info(row: Mapping[str, Any]) -> FormatInfo:
+    mode, group = row["name"], row["group"]
+    case = (mx.float32, None, None, mode)
     ops = {
         op: tuple(backend for backend in BACKENDS if not _ext.supports(op, backend, *case))
         for op in OPS
     }
     return FormatInfo(
         mode=mode,
-        bits=int(str(row["bits"])),
-        block=int(str(row["block"])),
-        block_bytes=int(str(row["block_bytes"])),
-        dtype=str(row["dtype"]),
-        scales=str(row["scales"]),
-        third=str(row["third"]),
+        bits=row["bits"],
+        block=row["block"],
+        block_bytes=row["block_bytes"],
+        dtype=row["dtype"],
+        scales=row["scales"],
+        third=row["third"],
         group_size=(group[0] or None, group[1] or None),
         ops={op: backends for op, backends in ops.items() if backends},
     )

@@ -27,7 +27,7 @@ class _Block(nn.Module):
         group_size: GroupSize = None,
         bits: int | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.mode, self.group_size, self.bits = mode, group_size, bits
         self.weight = weight
         if scales is not None:
@@ -115,13 +115,12 @@ class BlockEmbedding(_Block):
     def __call__(self, x: mx.array) -> mx.array:
         """Look up the rows of the indices."""
         rows = x.reshape(-1)
-        weight, scales, biases = (
+        scales, biases = (
             None if (array := self.get(name)) is None else array[rows]
-            for name in ("weight", "scales", "biases")
+            for name in ("scales", "biases")
         )
-        values = dequantize(
-            weight, scales, biases, self.group_size, self.bits, self.mode, dtype=self.dtype
-        )
+        form = (self.group_size, self.bits, self.mode)
+        values = dequantize(self.weight[rows], scales, biases, *form, dtype=self.dtype)
         return values.reshape(*x.shape, values.shape[-1])
 
     def as_linear(self, x: mx.array) -> mx.array:

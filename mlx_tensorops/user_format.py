@@ -207,7 +207,7 @@ def metal_source(name: str, block_size: int, fields: Sequence[Field], snippet: s
             declarations.append(f"    const {result} {field} = {reader};")
     lines = [
         "namespace mto {",
-        f"struct User_{name} {{",
+        f"struct UserFormat_{name} {{",
         f"  enum {{ kBits = 0, kBlock = {block_size}, kBlockBytes = {block_bytes} }};",
         *accessors,
         "  template <typename Bytes> static ScaleBias parameters(Bytes, int) {",

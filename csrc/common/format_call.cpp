@@ -1,6 +1,7 @@
 #include "common/format_call.h"
 
 #include <algorithm>
+#include <cctype>
 #include <deque>
 #include <limits>
 #include <map>
@@ -8,6 +9,7 @@
 
 #include "common/integers.h"
 #include "common/route.h"
+#include "common/transforms.h"
 #include "formats/affine.h"
 
 namespace mto {
@@ -173,6 +175,10 @@ void register_format(const std::string& name, int block, int block_bytes, uintpt
   for (const auto* row : all_formats()) {
     if (name == row->name) fail(kOp, "name", "be new", "\"" + name + "\"");
   }
+  bool identifier = !name.empty() && std::all_of(name.begin(), name.end(), [](unsigned char c) {
+    return std::isalnum(c) || c == '_';
+  });
+  if (!identifier) fail(kOp, "name", "be letters, digits and _", "\"" + name + "\"");
   if (block % 32 != 0 || block < 32 || block > kMaxLevels) {
     fail(kOp, "block_size", "be a multiple of 32 up to 256", std::to_string(block));
   }
@@ -181,7 +187,7 @@ void register_format(const std::string& name, int block, int block_bytes, uintpt
   auto& one = registry().emplace_back();
   one.name = name;
   one.metal = metal;
-  one.type = "UserFormat";
+  one.type = "UserFormat_" + name;  // names its Metal libraries, too
   one.row = {one.name.c_str(),
              one.type.c_str(),
              0,
@@ -357,6 +363,10 @@ PackedMatrix packed_matrix(const FormatCall& call, const std::vector<mx::array>&
 
 mx::array group_sums(const FormatCall& call, const mx::array& matrix, mx::Stream s) {
   auto sums = matrix;
+  // What is padded, and rows that are split, keep the numbers of the first call.
+  bool fixed =
+      call.group_rows > 1 || (call.group_cols > 1 && matrix.shape(-1) % call.group_cols != 0);
+  if (fixed) sums = of_fixed_shape("dequantize", sums, s);
   auto reduce = [&](int axis, int group) {
     if (group == 1) return;
     if (group == kWholeAxis) {
@@ -366,8 +376,9 @@ mx::array group_sums(const FormatCall& call, const mx::array& matrix, mx::Stream
     int at = axis + static_cast<int>(sums.ndim());
     int missing = (group - sums.shape(at) % group) % group;
     if (missing) {
-      sums = mx::pad(sums, std::vector<int>{at}, mx::Shape{0}, mx::Shape{missing}, mx::array(0.0f),
-                     "constant", s);
+      auto shape = sums.shape();
+      shape[at] = missing;
+      sums = mx::concatenate({sums, mx::zeros(shape, sums.dtype(), s)}, at, s);
     }
     sums = mx::unflatten(sums, at, {sums.shape(axis) / group, group}, s);
     sums = mx::sum(sums, at + 1, false, s);

@@ -28,7 +28,50 @@ struct Restricted {
   ArraysFunction call;
 };
 
+class FixedShape : public mx::UnaryPrimitive {
+ public:
+  FixedShape(mx::Stream stream, std::string op, mx::Shape shape)
+      : mx::UnaryPrimitive(stream), op_(std::move(op)), shape_(std::move(shape)) {}
+
+  void eval_cpu(const Arrays& inputs, mx::array& out) override { share(inputs, out); }
+  void eval_gpu(const Arrays& inputs, mx::array& out) override { share(inputs, out); }
+  Arrays jvp(const Arrays&, const Arrays& tangents, const std::vector<int>&) override {
+    return {of_fixed_shape(op_, tangents[0], stream())};
+  }
+  Arrays vjp(const Arrays&, const Arrays& cotangents, const std::vector<int>&,
+             const Arrays&) override {
+    return {of_fixed_shape(op_, cotangents[0], stream())};
+  }
+  std::pair<Arrays, std::vector<int>> vmap(const Arrays& inputs,
+                                           const std::vector<int>& axes) override {
+    return {{of_fixed_shape(op_, inputs[0], stream())}, axes};
+  }
+  const char* name() const override { return "mlx_tensorops::FixedShape"; }
+  bool is_equivalent(const mx::Primitive& other) const override {
+    return shape_ == static_cast<const FixedShape&>(other).shape_;
+  }
+  std::vector<mx::Shape> output_shapes(const Arrays& inputs) override {
+    if (inputs[0].shape() != shape_) {
+      fail(op_, "a gradient of scales of several rows",
+           "keep its shape " + to_string(shape_) + " under mx.compile(shapeless=True)",
+           to_string(inputs[0].shape()));
+    }
+    return {shape_};
+  }
+
+ private:
+  static void share(const Arrays& inputs, mx::array& out) { out.copy_shared_buffer(inputs[0]); }
+
+  std::string op_;
+  mx::Shape shape_;
+};
+
 }  // namespace
+
+mx::array of_fixed_shape(std::string_view op, const mx::array& a, mx::Stream s) {
+  auto primitive = std::make_shared<FixedShape>(s, std::string(op), a.shape());
+  return mx::array(a.shape(), a.dtype(), primitive, {a});
+}
 
 mx::array sum_to(const mx::array& a, const mx::Shape& shape, mx::Dtype dtype, mx::Stream s) {
   int n_leading = static_cast<int>(a.ndim() - shape.size());

@@ -44,6 +44,10 @@ std::vector<mx::array> vjp_through(const ArraysFunction& function,
                                    const std::vector<int>& argnums, mx::Stream s);
 bool is_differentiable(const mx::array& a);
 
+// The array itself, for graphs whose further nodes keep its shape: run on another shape, under
+// mx.compile(shapeless=True), it is a ValueError and not a wrong result.
+mx::array of_fixed_shape(std::string_view op, const mx::array& a, mx::Stream s);
+
 // Groups along the last axis: [.., n] -> [.., n / group_size, group_size].
 mx::array split_groups(const mx::array& a, int group_size, mx::Stream s);
 

@@ -15,6 +15,7 @@ from tolerance import assert_same_bits
 
 import mlx_tensorops as mto
 from mlx_tensorops.reference import dequantize as reference
+from mlx_tensorops.reference.formats import fp8
 from mlx_tensorops.reference.formats.microscaling import MODES
 
 # Ragged blocks, rows that are no multiple of anything, one scale for all.
@@ -46,6 +47,28 @@ class TestFloatScales(suite.Checks):
     every = EMULATED_EVERY
     op = Dequantize(has_float_scales=True)
     cases = FLOAT_CASES
+
+    def test_compiled_gradient(self, case, backend):
+        if case.mode not in fp8.MODES or case.block[0] == 1:
+            super().test_compiled_gradient(case, backend)
+            return
+        # Scales of tiles: a graph for any shape refuses other shapes.
+        arrays, other = (self.op.arrays(c) for c in (case, self.op.resized(case, 33)))
+
+        def gradient(w, scales, cotangent):
+            function = self.partial(case, backend, [w, scales], [1])
+            return mx.vjp(function, [scales], [cotangent])[1]
+
+        cotangent = mx.ones_like(self.function(case, backend)(*arrays)[0])
+        (budget,) = self.op.expected_vjp(case, arrays, [cotangent])
+        any_shape = mx.compile(gradient, shapeless=True)
+        budget.check(any_shape(*arrays, cotangent)[0], "any shape")
+        # MLX keeps what it compiled by the function: another one for the other way.
+        compiled = mx.compile(lambda *values: gradient(*values))
+        budget.check(compiled(*arrays, cotangent)[0], "compiled")
+        cotangent = mx.ones_like(self.function(case, backend)(*other)[0])
+        with pytest.raises(ValueError, match="keep its shape .* under mx.compile"):
+            any_shape(*other, cotangent)
 
     @classmethod
     def full_cases(cls):
