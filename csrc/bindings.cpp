@@ -107,9 +107,13 @@ std::string supports(const std::string& op, const std::string& backend, mto::mx:
     mto::fail("supports", "op", "be one of quantize, dequantize, quantized_matmul",
               "\"" + op + "\"");
   }
-  auto call = mto::check_format_call("supports", mode, group_size, bits);
-  if (op == "quantize" && !mto::has_affine_kernels(call)) return "no encoder of mode " + mode;
-  return mto::unsupported(backend, call, {{"an operand", dtype}});
+  try {
+    auto call = mto::check_format_call("supports", mode, group_size, bits);
+    if (op == "quantize" && !mto::has_affine_kernels(call)) return "no encoder of mode " + mode;
+    return mto::unsupported(backend, call, {{"an operand", dtype}});
+  } catch (const std::invalid_argument& error) {
+    return error.what();
+  }
 }
 
 void bind_runtime(nb::module_& m) {

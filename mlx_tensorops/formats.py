@@ -58,7 +58,7 @@ def formats() -> dict[str, FormatInfo]:
         >>> mto.formats()["q4_k"].block_bytes
         144
     """
-    return {row["name"]: _info(row) for row in _ext.formats()}
+    return {info.mode: info for info in map(_info, _ext.formats())}
 
 
 def _info(row: Mapping[str, Any]) -> FormatInfo:

@@ -13,13 +13,12 @@ import mlx.core as mx
 import typer
 
 from mlx_tensorops import __version__, _ext
+from mlx_tensorops.formats import formats
 
 _PACKAGES = ("mlx", "mlx-lm")
-_OPS = ("quantize", "dequantize", "quantized_matmul")
-_MODES = ("affine", "mxfp4", "mxfp8", "nvfp4")
 _DTYPES = (mx.float32, mx.float16, mx.bfloat16)
 _BITS = range(1, 9)
-_GROUP_SIZES = (16, 32, 64, 128)
+_GROUP_SIZES = (16, 32, 64, 128, 256)
 
 
 def info(
@@ -33,7 +32,8 @@ def info(
     for name, value in facts.items():
         typer.echo(f"{name:<20} {value}")
     for row in _supports():
-        typer.echo(f"{row['op']:<20} {row['backend']}, {row['mode']}: {_describe(row)}")
+        typer.echo(f"{row['op']:<20} {row['backend']}, affine: {_describe(row)}")
+        typer.echo(f"{'':<20} {row['backend']}, other modes: {' '.join(row['modes'])}")
 
 
 def _facts() -> dict[str, Any]:
@@ -58,24 +58,26 @@ def _version(package: str) -> str:
 
 
 def _supports() -> Iterator[dict[str, Any]]:
-    """One row for each op, backend and mode of which at least one case runs in our kernel."""
-    for op, backend, mode in product(_OPS, ("cpu", "metal", "cuda"), _MODES):
-        cases = [
-            case
-            for case in product(_DTYPES, _BITS, _GROUP_SIZES)
-            if not _ext.supports(op, backend, *case, mode)
-        ]
-        if cases:
+    """One row for each op and backend: the cases of mode "affine", and the other modes."""
+    modes = formats()
+    affine = modes.pop("affine")
+    for op, backends in affine.ops.items():
+        for backend in backends:
+            cases = [
+                case
+                for case in product(_DTYPES, _BITS, _GROUP_SIZES)
+                if not _ext.supports(op, backend, *case, "affine")
+            ]
             dtypes, bits, group_sizes = (
                 sorted(set(column), key=str) for column in zip(*cases, strict=True)
             )
             yield {
                 "op": op,
                 "backend": backend,
-                "mode": mode,
                 "dtypes": [str(dtype).removeprefix("mlx.core.") for dtype in dtypes],
                 "bits": sorted(bits),
                 "group_sizes": sorted(group_sizes),
+                "modes": [name for name, mode in modes.items() if backend in mode.ops.get(op, ())],
             }
 
 
