@@ -80,6 +80,16 @@ class BlockLinear(_Block):
         """Quantize a layer; options are those of ``quantize``."""
         return cls(*quantize(linear.weight, **options), bias=linear.get("bias"), **options)
 
+    @classmethod
+    def from_bitlinear(cls, layer: Any) -> BlockLinear:
+        """Take over mlx-lm's ``BitLinear``, which has a kernel for Metal only, in mode "bitnet".
+
+        The weight stays as it is; the scale becomes the multiplier, in float32.
+        """
+        scale = layer.weight_scale.astype(mx.float32)
+        scale = 1 / scale if layer.invert_weight_scales else scale
+        return cls(layer.weight, scale, mode="bitnet", bias=layer.get("bias"))
+
     def __call__(self, x: mx.array) -> mx.array:
         """Apply the layer."""
         y = self._product(x)
@@ -104,7 +114,7 @@ class BlockEmbedding(_Block):
     ) -> None:
         super().__init__(*arrays, **options)  # type: ignore[arg-type]
         scales = self.get("scales")
-        if scales is not None and scales.shape[:-1] != self.weight.shape[:-1]:
+        if scales is not None and scales.shape[: self.weight.ndim - 1] != self.weight.shape[:-1]:
             raise ValueError(
                 "[BlockEmbedding] scales must have the rows of weight "
                 f"{self.weight.shape}, got {scales.shape}."

@@ -22,7 +22,7 @@ from mlx_tensorops.patch import PatchWarning, Report, patched, report, reset_rep
 def generate(
     model: Annotated[
         Path,
-        typer.Option(metavar="DIR", help="An mlx-lm model folder.", exists=True, file_okay=False),
+        typer.Option(metavar="PATH", help="An mlx-lm model folder or a GGUF file.", exists=True),
     ],
     prompt: Annotated[str, typer.Option(help="The prompt, or - to read it from stdin.")],
     max_tokens: Annotated[int, typer.Option(min=1, help="Tokens to generate at most.")] = 100,
@@ -35,7 +35,7 @@ def generate(
         bool, typer.Option("--no-patch", help="Run MLX's own ops, to compare.")
     ] = False,
 ) -> None:
-    """Generate text with an mlx-lm model folder through the ops of this package.
+    """Generate text with an mlx-lm model folder, or a GGUF file as it is, through our ops.
 
     The text goes to stdout as it comes; progress, speed and what ran where go to stderr.
     """

@@ -46,15 +46,19 @@ def load(folder: Path) -> tuple[Any, Any]:
     """Load a model and its tokenizer.
 
     Args:
-        folder: An mlx-lm model folder.
+        folder: An mlx-lm model folder, or a GGUF file.
 
     Returns:
         The model and the tokenizer.
 
     Raises:
-        ValueError: It is not a model folder.
+        ValueError: It is neither.
         RuntimeError: mlx-lm is missing.
     """
+    if folder.is_file():
+        import_demo("mlx_lm")
+        model: tuple[Any, Any] = import_demo("mlx_tensorops.io").load_gguf(folder)
+        return model
     if not (folder / "config.json").is_file():
         raise ValueError(f"[generate] model must be a folder with a config.json, got '{folder}'.")
     mlx_lm = import_demo("mlx_lm")

@@ -47,6 +47,21 @@ def test_the_text_is_that_of_mlx_lm(command, tiny_folder, chat, patch):
         assert what_ran == "MLX's own ops (--no-patch)"
 
 
+def test_a_gguf_file_as_it_is(command, tiny_folder):
+    """The blocks of the file, and the values of the folder that it was converted to."""
+    arguments = ("--prompt", PROMPT, "--max-tokens", 12, "--raw")
+    result = command("generate", "--model", tiny_folder.parent / "tiny.gguf", *arguments)
+    assert result.exit_code == 0
+    assert result.stdout == expected_text(tiny_folder, chat=False, max_tokens=12) + "\n"
+    assert result.stderr.splitlines()[-1].endswith("0 fallbacks to MLX's")
+
+
+def test_a_file_that_is_no_gguf(command, tiny_folder):
+    result = command("generate", "--model", tiny_folder / "config.json", "--prompt", PROMPT)
+    assert result.exit_code == 1
+    assert "[gguf] path must name a GGUF file" in result.stderr
+
+
 def test_what_falls_back_is_named(command, tiny_folder, tmp_path):
     """A layer in a mode that only MLX has: the model runs, and the summary says why."""
     folder = tmp_path / "mixed"
