@@ -29,7 +29,7 @@ LAYERS = 16
 
 
 def step(length: int, patched: bool, gradients: Path) -> dict[str, float]:
-    """Loss, seconds and the peak of this process's memory beyond that before the step, in GB."""
+    """Loss and seconds; peaks of MLX's arrays, and of this process beyond before, in GB."""
     from mlx_lm.tuner.trainer import default_loss
     from mlx_lm.tuner.utils import linear_to_lora_layers
 
@@ -50,13 +50,15 @@ def step(length: int, patched: bool, gradients: Path) -> dict[str, float]:
     tokens = mx.array([[(i * 7919 + i * i * 31) % 40000 for i in range(length + 1)]])
     lengths = mx.array([[0, length]])
     Path("/proc/self/clear_refs").write_text("5")
+    mx.reset_peak_memory()
     before, begin = held("VmRSS"), time.perf_counter()
     (loss, _), grads = nn.value_and_grad(model, default_loss)(model, tokens, lengths)
     mx.eval(loss, grads)
     seconds = time.perf_counter() - begin
     memory = held("VmHWM") - before
     np.savez(gradients, **{name: np.array(a) for name, a in tree_flatten(grads)})
-    return {"loss": loss.item(), "seconds": seconds, "extra_gb": memory}
+    peak = mx.get_peak_memory() / 1e9
+    return {"loss": loss.item(), "seconds": seconds, "arrays_gb": peak, "extra_gb": memory}
 
 
 def held(name: str) -> float:
