@@ -109,5 +109,25 @@ MTO_APART MTO_FLAT void decode_panels(const AttentionPacked& packed, int64_t b, 
   }
 }
 
+// Of kStep rows that a mode's decoder writes.
+constexpr int64_t decoded_floats(int64_t d) { return kStep * round_up(d, kBlock); }
+
+// n rows of a mode that has a decoder, one after the other.
+inline RowSource decode_rows(const AttentionPacked& packed, int64_t b, int64_t h, int64_t first,
+                             int n, int64_t d, float* out) {
+  auto matrix = *packed.matrix;
+  matrix.w = static_cast<const uint8_t*>(packed.codes.data) + packed.codes.offset(b, h);
+  matrix.row_bytes = packed.codes.row;
+  bool bytes = matrix.scale_type == ScaleType::kE8M0 || matrix.scale_type == ScaleType::kE4M3;
+  auto size = static_cast<int64_t>(bytes ? 1 : size_of(packed.scales.type));
+  matrix.scales = static_cast<const char*>(packed.scales.data) + packed.scales.offset(b, h) * size;
+  matrix.scales_stride = packed.scales.row;
+  int64_t stride = round_up(d, kBlock);
+  for (int i = 0; i < n; ++i) {
+    packed.decode(matrix, first + i, 0, stride, out + i * stride, kLanes);
+  }
+  return {FloatType::kFloat32, out, 0, stride, d};
+}
+
 }  // namespace
 }  // namespace mto::MTO_ISA

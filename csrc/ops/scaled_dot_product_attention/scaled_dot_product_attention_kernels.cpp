@@ -22,7 +22,8 @@ template <typename F>
 void with_products([[maybe_unused]] const AttentionParams& p, F&& f) {
 #if defined(MTO_ISA_avx512)
   bool packed = static_cast<bool>(p.k_packed.codes);
-  if (packed && p.type != FloatType::kFloat32 && has_int8_tiles()) {
+  bool affine = packed && !p.k_packed.decode && !p.v_packed.decode;
+  if (affine && p.type != FloatType::kFloat32 && has_int8_tiles()) {
     return f.template operator()<Int8Products, FloatGradProducts>();
   }
   if (!packed && p.type == FloatType::kBFloat16 && has_bf16_tiles()) {

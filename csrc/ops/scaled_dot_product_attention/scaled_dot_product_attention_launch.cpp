@@ -6,6 +6,7 @@
 
 #include "common/integers.h"
 #include "cpu/matrices.h"
+#include "formats/format_kernels.h"
 
 namespace mto {
 namespace {
@@ -180,6 +181,30 @@ void AttentionLaunch::bind_packed(AttentionPacked& packed, const mx::array& code
   operands.bind(packed.biases, biases, "hij");
   packed.group_size = group_size;
   packed.bits = bits;
+}
+
+void AttentionLaunch::bind_coded(AttentionPacked& packed, const mx::array& codes,
+                                 const mx::array& scales, std::string_view mode, int group_size,
+                                 int bits) {
+  operands.bind_bytes(packed.codes, codes, "hij");
+  operands.bind(packed.scales, scales, "hij");
+  packed.group_size = group_size;
+  packed.bits = bits;
+  auto is_mode = [&](const FormatRow& row) { return row.name == mode; };
+  const auto& row = *std::find_if(std::begin(kFormats), std::end(kFormats), is_mode);
+  auto& coded = coded_.emplace_back();
+  coded.levels = levels_of(row, bits);
+  auto& matrix = coded.matrix;
+  matrix.levels = &coded.levels;
+  matrix.layout = row.layout;
+  matrix.bits = bits;
+  matrix.group_cols = group_size;
+  matrix.n_cols = int64_t{scales.shape(-1)} * group_size;
+  auto of_bytes = row.scales == Scales::kE4M3 ? ScaleType::kE4M3 : ScaleType::kE8M0;
+  bool bytes = scales.dtype() == mx::uint8;
+  matrix.scale_type = bytes ? of_bytes : static_cast<ScaleType>(packed.scales.type);
+  packed.matrix = &matrix;
+  packed.decode = format_kernels(current_isa()).decoder(mode, bits, row.layout);
 }
 
 void AttentionLaunch::bind_mask_grad(mx::array& d_mask, const mx::Shape& batch) {

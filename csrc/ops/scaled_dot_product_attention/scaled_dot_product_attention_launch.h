@@ -61,6 +61,9 @@ class AttentionLaunch {
 
   void bind_packed(AttentionPacked& packed, const mx::array& codes, const mx::array& scales,
                    const mx::array& biases, int group_size, int bits);
+  // The same in another mode than "affine", by name, whose scales are an array of their own.
+  void bind_coded(AttentionPacked& packed, const mx::array& codes, const mx::array& scales,
+                  std::string_view mode, int group_size, int bits);
   void bind_mask_grad(mx::array& d_mask, const mx::Shape& batch);
   void take_workspace(int64_t n_floats);
 
@@ -73,6 +76,11 @@ class AttentionLaunch {
   AttentionGradParams params{};
 
  private:
+  struct Coded {
+    PackedMatrix matrix;
+    Levels levels;
+  };
+
   struct Output {
     FloatType type;
     void* data;
@@ -84,6 +92,7 @@ class AttentionLaunch {
 
   mx::Stream stream_;
   AttentionDocuments documents_;
+  std::deque<Coded> coded_;
   std::vector<Output> outputs_;
   float* workspace_ = nullptr;
   std::vector<int64_t> mask_offsets_;  // of d_mask, one a batch element

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "common/float_type.h"
+#include "formats/packed_matrix.h"
 #include "ops/scaled_dot_product_attention/scaled_dot_product_attention_tiles.h"
 
 namespace mto {
@@ -22,11 +23,14 @@ struct AttentionOperand {
 };
 
 // Keys or values as quantized_matmul's packed rows: n values of `bits` bits a row. Offsets of
-// `codes` count bytes.
+// `codes` count bytes. Other modes than "affine" have no biases but a decoder, and what it has to
+// know of the rows of any head.
 struct AttentionPacked {
   AttentionOperand codes, scales, biases;
   int bits = 0;
   int group_size = 0;
+  Decoder decode = nullptr;
+  const PackedMatrix* matrix = nullptr;
 };
 
 enum class MaskKind : int32_t { kNone, kBool, kAdditive };

@@ -19,8 +19,8 @@ class FloatProducts {
     q_ = cutter.take(round_up(n_rows, kLeftWidth) * p.d);
     k_ = cutter.take(kTile * p.d);
     v_ = cutter.take(kPanel * (round_up(p.d_v, kWidth) / kWidth));
-    group_scales_ =
-        cutter.take(std::max(scales_floats(p.k_packed, p.d), scales_floats(p.v_packed, p.d_v)));
+    decoding_ =
+        cutter.take(std::max(decoding_floats(p.k_packed, p.d), decoding_floats(p.v_packed, p.d_v)));
   }
 
   void take_rows(int64_t b, int64_t kv_head, AttentionRange rows) {
@@ -31,21 +31,22 @@ class FloatProducts {
   void take_keys(int64_t b, int64_t kv_head, int step, int64_t first, int n) {
     float* k = k_ + step * kStep * p_->d;
     float* v = v_ + step * kStep * kWidth;
-    if (p_->k_packed.codes) {
-      GroupScales groups(p_->k_packed, b, kv_head, first, n, p_->d, group_scales_);
+    if (p_->k_packed.codes && !p_->k_packed.decode) {
+      GroupScales groups(p_->k_packed, b, kv_head, first, n, p_->d, decoding_);
       dispatch_affine_bits(p_->k_packed.bits, [&]<int Bits>() {
         decode_transposed<Bits>(p_->k_packed, b, kv_head, first, n, p_->d, groups, k);
       });
     } else {
-      pack_transposed<kWidth>(rows_of(p_->k, b, kv_head, first, p_->d), n, kStep, 1, k);
+      auto keys = rows(p_->k, p_->k_packed, b, kv_head, first, n, p_->d);
+      pack_transposed<kWidth>(keys, n, kStep, 1, k);
     }
-    if (p_->v_packed.codes) {
-      GroupScales groups(p_->v_packed, b, kv_head, first, n, p_->d_v, group_scales_);
+    if (p_->v_packed.codes && !p_->v_packed.decode) {
+      GroupScales groups(p_->v_packed, b, kv_head, first, n, p_->d_v, decoding_);
       dispatch_affine_bits(p_->v_packed.bits, [&]<int Bits>() {
         decode_panels<Bits>(p_->v_packed, b, kv_head, first, n, p_->d_v, groups, v, kPanel);
       });
     } else {
-      pack_rows(rows_of(p_->v, b, kv_head, first, p_->d_v), n, 1, v, kPanel);
+      pack_rows(rows(p_->v, p_->v_packed, b, kv_head, first, n, p_->d_v), n, 1, v, kPanel);
     }
   }
 
@@ -73,13 +74,21 @@ class FloatProducts {
     chosen(n_rows, n_columns, left, panels, panel_stride, runs, finish);
   }
 
-  static int64_t scales_floats(const AttentionPacked& packed, int64_t d) {
+  static int64_t decoding_floats(const AttentionPacked& packed, int64_t d) {
+    if (packed.decode) return decoded_floats(d);
     return packed.codes ? GroupScales::n_floats(d / packed.group_size) : 0;
+  }
+
+  // Where they lie, or decoded.
+  RowSource rows(const AttentionOperand& dense, const AttentionPacked& packed, int64_t b, int64_t h,
+                 int64_t first, int n, int64_t d) const {
+    if (packed.decode) return decode_rows(packed, b, h, first, n, d, decoding_);
+    return rows_of(dense, b, h, first, d);
   }
 
   const AttentionParams* p_;
   int64_t n_columns_;
-  float *q_, *k_, *v_, *group_scales_;
+  float *q_, *k_, *v_, *decoding_;
 };
 
 }  // namespace

@@ -50,9 +50,7 @@ struct BackwardPlan {
   int64_t d_alibi() const { return d_q() + n_parts * part_floats; }
   static constexpr int64_t kFloatBytes = sizeof(float);
   int64_t touched() const { return d_alibi() + alibi_floats; }
-  int64_t n_floats() const {
-    return touched() + ceil_div(n_parts * part_bytes, kFloatBytes);
-  }
+  int64_t n_floats() const { return touched() + ceil_div(n_parts * part_bytes, kFloatBytes); }
 
   int64_t heads, head_rows, head_blocks, rows, tiles, n_parts, part_floats, part_bytes,
       alibi_floats;
