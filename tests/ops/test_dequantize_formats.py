@@ -44,7 +44,7 @@ def in_every_dtype(cases):
 
 
 class TestFloatScales(suite.Checks):
-    every = EMULATED_EVERY
+    every = {**EMULATED_EVERY, "test_forward": 2}
     op = Dequantize(has_float_scales=True)
     cases = FLOAT_CASES
 
@@ -76,7 +76,7 @@ class TestFloatScales(suite.Checks):
 
 
 class TestStoredScales(WithoutDerivatives):
-    every = EMULATED_EVERY
+    every = {**EMULATED_EVERY, "test_forward": 2}
     op = Dequantize()
     cases = STORED_CASES
 
@@ -86,7 +86,7 @@ class TestStoredScales(WithoutDerivatives):
 
 
 class TestBlocks(WithoutDerivatives):
-    every = EMULATED_EVERY
+    every = {**EMULATED_EVERY, "test_forward": 2}
     op = Dequantize(n_inputs=1)
     cases = INSIDE_CASES
 
