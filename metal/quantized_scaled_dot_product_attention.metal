@@ -51,10 +51,10 @@ quantized_scaled_dot_product_attention(
     device T* q [[buffer(0)]], const device uint* k [[buffer(1)]],
     const device uint* v [[buffer(2)]], device T* out [[buffer(9)]],
     device float* lse [[buffer(10)]],
-    const device typename KeyGroups::Scale* k_scales [[buffer(14)]],
-    const device typename KeyGroups::Bias* k_biases [[buffer(15)]],
-    const device typename ValueGroups::Scale* v_scales [[buffer(16)]],
-    const device typename ValueGroups::Bias* v_biases [[buffer(17)]], MTO_ATTENTION_OPTIONS,
+    const device typename KeyGroups::StoredScale* k_scales [[buffer(14)]],
+    const device typename KeyGroups::StoredThird* k_third [[buffer(15)]],
+    const device typename ValueGroups::StoredScale* v_scales [[buffer(16)]],
+    const device typename ValueGroups::StoredThird* v_third [[buffer(17)]], MTO_ATTENTION_OPTIONS,
     uint3 group [[threadgroup_position_in_grid]], uint simdgroup [[simdgroup_index_in_threadgroup]],
     uint lane [[thread_index_in_simdgroup]]) {
   using Weight = float;
@@ -104,18 +104,17 @@ quantized_scaled_dot_product_attention(
       k + mto::head_of(params, starts, mto::kAttentionK, kv_head),
       params.operands[mto::kAttentionK].row,
       {k_scales + mto::head_of(params, starts, mto::kAttentionKScales, kv_head),
-       k_biases + mto::head_of(params, starts, mto::kAttentionKBiases, kv_head),
+       k_third + mto::head_of(params, starts, mto::kAttentionKBiases, kv_head),
        params.operands[mto::kAttentionKScales].row, params.operands[mto::kAttentionKBiases].row}};
   const mto::PackedOperand<ValueGroups> packed_values{
       v + mto::head_of(params, starts, mto::kAttentionV, kv_head),
       params.operands[mto::kAttentionV].row,
       {v_scales + mto::head_of(params, starts, mto::kAttentionVScales, kv_head),
-       v_biases + mto::head_of(params, starts, mto::kAttentionVBiases, kv_head),
+       v_third + mto::head_of(params, starts, mto::kAttentionVBiases, kv_head),
        params.operands[mto::kAttentionVScales].row, params.operands[mto::kAttentionVBiases].row}};
   const auto facts = mto::attention_facts(params, starts, h, mask, alibi, block_mask, k_segments,
                                           facts_of_rows[simdgroup]);
   load_sums<kKeyGroup>(sums_of_q[simdgroup], q, q_stride, n_rows, d / kKeyGroup, lane);
-  key_tile.parameters[lane] = float2(1.0f, 0.0f);  // what is decoded is the codes
   const mto::TileRows tile_rows = mto::load_rows<kRows>(facts_of_rows[simdgroup], params, starts,
                                                         rows, q_segments, first_row, n_rows, lane);
 
@@ -154,18 +153,20 @@ quantized_scaled_dot_product_attention(
     if (visibility == mto::Visibility::kNone) continue;
 
     mto::clear(score);
-    for (int first = 0; first < d; first += kKeyGroup) {
+    for (int g = 0; g < d / kKeyGroup; ++g) {
       mto::clear(products);
-      for (int at = first; at < first + kKeyGroup; at += kStep) {
-        packed_keys.load_codes(key_tile, begin, keys.hi, at, lane);
+      const int first = g * kKeyGroup, last = first + kKeyGroup;
+      for (int at = first / kStep * kStep; at < last; at += kStep) {
+        if (first % kStep == 0) packed_keys.load_codes(key_tile, begin, keys.hi, at, lane);
+        mto::take_group(key_tile, first % kStep / kKeyGroup, lane);
         simdgroup_barrier(mem_flags::mem_threadgroup);
-        mto::decode(codes, key_tile, code_run);
+        mto::decode_packed(codes, key_tile, code_run);
         simdgroup_barrier(mem_flags::mem_threadgroup);  // before the next codes overwrite these
         Tile q_tile(q + at, Matrix(kStep, n_rows), array<int, 2>{1, q_stride});
         of_keys.run(q_tile, codes, products);
       }
-      const float2 parameters = packed_keys.parameters(begin, keys.hi, first, lane);
-      add_group(score, products, parameters, sums_of_q[simdgroup], first / kKeyGroup);
+      const float2 parameters = packed_keys.parameters(begin, keys.hi, g, lane);
+      add_group(score, products, parameters, sums_of_q[simdgroup], g);
     }
     const bool all = visibility == mto::Visibility::kAll && keys.hi == kKeys && n_rows == kRows;
     mto::score_tile(score, facts, keys, all);
@@ -180,9 +181,9 @@ quantized_scaled_dot_product_attention(
       each_part([&](thread auto& sums, int part) {
         if (part >= n_cols) return;
         packed_values.load_codes(value_tile, begin, keys.hi, column + part, lane);
-        value_tile.parameters[lane] = packed_values.parameters(begin, keys.hi, column + part, lane);
+        packed_values.load_parameters(value_tile, begin, keys.hi, column + part, lane);
         simdgroup_barrier(mem_flags::mem_threadgroup);
-        mto::decode(values, value_tile, value_run);
+        mto::decode_packed(values, value_tile, value_run);
         simdgroup_barrier(mem_flags::mem_threadgroup);  // before the next codes overwrite these
         of_values.run(left, values, sums);
       });

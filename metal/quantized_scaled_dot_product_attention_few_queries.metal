@@ -6,8 +6,8 @@
 
 #include <metal_stdlib>
 
-#include "tile/affine_groups.h"
 #include "tile/attention_few_queries.h"
+#include "tile/coded_groups.h"
 
 using namespace metal;
 
@@ -17,10 +17,10 @@ template <typename T, typename KeyGroups, typename ValueGroups, int KeyColumns, 
 quantized_scaled_dot_product_attention_few_queries(
     const device T* q [[buffer(0)]], const device uint* k [[buffer(1)]],
     const device uint* v [[buffer(2)]], MTO_ATTENTION_OPTIONS,
-    const device typename KeyGroups::Scale* k_scales [[buffer(14)]],
-    const device typename KeyGroups::Bias* k_biases [[buffer(15)]],
-    const device typename ValueGroups::Scale* v_scales [[buffer(16)]],
-    const device typename ValueGroups::Bias* v_biases [[buffer(17)]], MTO_FEW_QUERIES_BUFFERS,
+    const device typename KeyGroups::StoredScale* k_scales [[buffer(14)]],
+    const device typename KeyGroups::StoredThird* k_third [[buffer(15)]],
+    const device typename ValueGroups::StoredScale* v_scales [[buffer(16)]],
+    const device typename ValueGroups::StoredThird* v_third [[buffer(17)]], MTO_FEW_QUERIES_BUFFERS,
     MTO_FEW_QUERIES_POSITION) {
   threadgroup mto::FewQueriesShared<Rows, KeyColumns, ValueColumns> shared;
   const mto::FewQueriesPlace place = mto::few_queries_place<Rows>(params, few, batch, group);
@@ -36,14 +36,14 @@ quantized_scaled_dot_product_attention_few_queries(
       k + mto::head_of(params, place.starts, mto::kAttentionK, h),
       params.operands[mto::kAttentionK].row,
       {k_scales + mto::head_of(params, place.starts, mto::kAttentionKScales, h),
-       k_biases + mto::head_of(params, place.starts, mto::kAttentionKBiases, h),
+       k_third + mto::head_of(params, place.starts, mto::kAttentionKBiases, h),
        params.operands[mto::kAttentionKScales].row, params.operands[mto::kAttentionKBiases].row},
       params.d};
   const mto::PackedRows<ValueGroups, ValueColumns> values{
       v + mto::head_of(params, place.starts, mto::kAttentionV, h),
       params.operands[mto::kAttentionV].row,
       {v_scales + mto::head_of(params, place.starts, mto::kAttentionVScales, h),
-       v_biases + mto::head_of(params, place.starts, mto::kAttentionVBiases, h),
+       v_third + mto::head_of(params, place.starts, mto::kAttentionVBiases, h),
        params.operands[mto::kAttentionVScales].row, params.operands[mto::kAttentionVBiases].row},
       params.d_v};
   mto::few_queries<Rows>(shared, keys, values, scores, output, params, few, place, simdgroup, lane);

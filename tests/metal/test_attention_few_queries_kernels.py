@@ -66,9 +66,9 @@ def test_no_races_and_no_byte_outside(call, packed):
     with emulated_metal() as run:
         expected = attend(call, packed)
     ran = [launch.op for launch in run.launches if "rows" not in launch.op]
-    dense = "scaled_dot_product_attention_few_queries"
-    first = "quantized_scaled_dot_product_attention" if packed else dense
-    assert ran == [first, dense] if "n_keys" in call else [first]
+    few = "scaled_dot_product_attention_few_queries"
+    first = f"quantized_{few}" if packed else few
+    assert ran == ([first, few] if "n_keys" in call else [first])
     for order, guard in (("forward", "begin"), ("reverse", "end"), ("random", "end")):
         with emulated_metal(order=order, guard=guard, trace=True, seed=3) as run:
             assert same(attend(call, packed), expected), order
@@ -123,7 +123,12 @@ FAULTS = {
     "cap": ("capped(scores, product, tanh_of)", "scores.scale * product", "window", False),
     "next word": ("<< (32 - shift)", "<< (31 - shift)", "plain", True),
     "group": ("ushort(group % kLanes)", "ushort(0)", "plain", True),
-    "bias": ("parameters[0], parameters[1])", "parameters[0], 0.0f)", "plain", True),
+    "bias": (
+        "fma(level(code), parameters[0], parameters[1])",
+        "fma(level(code), parameters[0], 0.0f)",
+        "plain",
+        True,
+    ),
 }
 
 

@@ -60,9 +60,9 @@ def test_no_races_and_nothing_unset(name, watch):
 
 # Barriers without which the kernel must be found wrong, by the text that follows them.
 BARRIERS = {
-    "codes are there": "mto::decode(codes",
+    "codes are there": "mto::decode_packed(codes",
     "codes are used": "Tile q_tile(",
-    "values are there": "mto::decode(values",
+    "values are there": "mto::decode_packed(values",
     "values are used": "of_values.run(left, values",
 }
 
@@ -90,9 +90,12 @@ FAULTS = {
     "bias": ("sums[at[1]][group] * of_key[1]", "0.0f"),
     "scale": ("fma(products[i], of_key[0],", "fma(products[i], 1.0f,"),
     "key": ("ushort(at[0] % kKeys)", "ushort((at[0] + 1) % kKeys)"),
-    "group": ("first / kKeyGroup);", "0);"),
+    "group": ("sums_of_q[simdgroup], g);", "sums_of_q[simdgroup], 0);"),
     "column": ("column + part, lane);", "column, lane);"),
-    "last keys": ("if (lane >= n_rows) return float2(0.0f);", ""),
+    "last keys": (
+        "lane < n_rows ? groups.parameters(first + lane, group) : float2(0.0f)",
+        "groups.parameters(first, group)",
+    ),
     "lengths": ("min(kKeys, params.n_k - begin)", "kKeys"),
 }
 

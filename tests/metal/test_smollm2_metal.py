@@ -87,5 +87,5 @@ def test_a_prompt_of_64_tokens_and_8_that_follow(model):
 
 @pytest.mark.full
 def test_a_packed_cache(model):
-    launches = {ATTENTION: N_LAYERS, f"quantized_{ATTENTION}": 4 * N_LAYERS}
+    launches = {ATTENTION: N_LAYERS, f"quantized_{ATTENTION}_few_queries": 4 * N_LAYERS}
     check(model, 40, 4, launches, kv_bits=8)

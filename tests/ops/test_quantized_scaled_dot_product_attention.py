@@ -61,22 +61,40 @@ def test_other_options(backend):
 
 
 @pytest.mark.parametrize("modes", list(itertools.permutations(MODES, 2)))
-def test_other_modes(modes, backend):
+@pytest.mark.parametrize("n_q", (3, 40))
+def test_other_modes(modes, n_q, backend):
     """Against MLX's decoding; keys and values need not be of one mode."""
     rng = np.random.default_rng(5)
-    q = random_floats(rng, (1, 4, 3, 64), mx.float32)
-    dense = [random_floats(rng, (1, 2, 19, 64), mx.float32) for _ in modes]
+    q = random_floats(rng, (1, 4, n_q, 64), mx.float32)
+    dense = [random_floats(rng, (1, 2, 45, 64), mx.float32) for _ in modes]
     packed = [mx.quantize(a, mode=m, stream=mx.cpu) for a, m in zip(dense, modes, strict=True)]
     decoded = [
         mx.dequantize(*arrays, mode=m, stream=mx.cpu, dtype=mx.float32)
         for arrays, m in zip(packed, modes, strict=True)
     ]
+    options = {"mask": "causal", "force_fused": backend.kernels == "metal"}
     with mx.stream(backend.device):
         ours = mto.quantized_scaled_dot_product_attention(
-            q, *packed, 0.125, group_size=None, bits=None, mode=modes
+            q, *packed, 0.125, group_size=None, bits=None, mode=modes, **options
         )
-        dense = mto.scaled_dot_product_attention(q, *decoded, scale=0.125)
-    np.testing.assert_allclose(to_float64(ours), to_float64(dense), rtol=1e-5, atol=1e-6)
+        dense = mto.scaled_dot_product_attention(q, *decoded, scale=0.125, mask="causal")
+    np.testing.assert_allclose(to_float64(ours), to_float64(dense), rtol=1e-5, atol=2e-6)
+
+
+@pytest.mark.kernels("metal")
+def test_groups_of_16_that_fill_no_tile(backend):
+    """80 columns of nvfp4, few queries and many."""
+    rng = np.random.default_rng(6)
+    k, v = (random_floats(rng, (1, 2, 70, 80), mx.float32) for _ in range(2))
+    k, v = (mx.quantize(a, mode="nvfp4", stream=mx.cpu) for a in (k, v))
+    decoded = [mx.dequantize(*a, mode="nvfp4", stream=mx.cpu, dtype=mx.float32) for a in (k, v)]
+    for n_q in (1, 40):
+        q = random_floats(rng, (1, 4, n_q, 80), mx.float32)
+        ours = mto.quantized_scaled_dot_product_attention(
+            q, k, v, 0.1, None, None, None, "nvfp4", force_fused=True, stream=backend.device
+        )
+        dense = mto.scaled_dot_product_attention(q, *decoded, scale=0.1, stream=backend.device)
+        np.testing.assert_allclose(to_float64(ours), to_float64(dense), rtol=1e-5, atol=2e-6)
 
 
 def test_gradients(backend):

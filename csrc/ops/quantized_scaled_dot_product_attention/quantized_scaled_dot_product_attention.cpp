@@ -43,30 +43,41 @@ mx::array decode(const Arrays& arrays, const Format& format, mx::Stream s) {
                     std::nullopt, mx::float32, "ours", false, s);
 }
 
+// Those that MLX has in modes other than affine.
+int default_group(const Format& format) { return format.mode == "nvfp4" ? 16 : 32; }
+int default_bits(const Format& format) { return format.mode == "mxfp8" ? 8 : 4; }
+
 Format checked_format(const std::string& name, const QuantizedOperand& operand) {
   auto format = check_format(kOp, operand.mode, operand.group_size, operand.bits);
   if (!format.affine()) {
-    // The defaults that MLX has in these modes.
-    bool nvfp4 = format.mode == "nvfp4";
-    format.group_size = operand.group_size.value_or(nvfp4 ? 16 : 32);
-    format.bits = operand.bits.value_or(format.mode == "mxfp8" ? 8 : 4);
+    format.group_size = operand.group_size.value_or(default_group(format));
+    format.bits = operand.bits.value_or(default_bits(format));
   }
   check_arrays(name, operand, format);
   return format;
 }
 
-std::string unsupported_call(const std::string& backend, const mx::array& q, int d_v,
-                             const QuantizedOperand& k, const QuantizedOperand& v) {
-  auto reason = unsupported_attention(backend, q.dtype(), q.shape(-1), d_v);
-  for (const auto* operand : {&k, &v}) {
-    if (!reason.empty()) return reason;
-    if (operand->mode != "affine") return "mode " + operand->mode;
-    for (size_t i = 1; i < operand->arrays.size(); ++i) {
-      auto dtype = operand->arrays[i].dtype();
-      if (!float_type(dtype)) return "scales or biases of dtype " + to_string(dtype);
-    }
+// Why no kernel reads such keys, or values.
+std::string unsupported_operand(const std::string& backend, const Arrays& arrays,
+                                const Format& format) {
+  if (!format.affine()) {
+    if (backend != "metal") return "mode " + format.mode;
+    // What is no array of the mode is MLX's to refuse.
+    int64_t n_bits = int64_t{32} * arrays[0].shape(-1);
+    bool whole = n_bits == int64_t{arrays[1].shape(-1)} * format.group_size * format.bits;
+    bool stored = arrays[0].dtype() == mx::uint32 && arrays[1].dtype() == mx::uint8;
+    bool usual = format.bits == default_bits(format) && format.group_size == default_group(format);
+    return whole && stored && usual ? "" : "arrays or geometry unlike those of mode " + format.mode;
   }
-  return reason;
+  for (size_t i = 1; i < arrays.size(); ++i) {
+    auto dtype = arrays[i].dtype();
+    if (!float_type(dtype)) return "scales or biases of dtype " + to_string(dtype);
+  }
+  return "";
+}
+
+PackedFormat packed_format(const Format& format) {
+  return {format.group_size, format.bits, format.mode};
 }
 
 }  // namespace
@@ -83,7 +94,10 @@ std::pair<mx::array, mx::array> quantized_scaled_dot_product_attention(
   check_attention_operands(kOp, q, keys, values);
   auto call = canonical_call(kOp, q, keys, values, scale, options, stream);
   auto place = place_of(stream);
-  Coverage coverage{unsupported_call(place.backend, q, values.shape(-1), k, v), false};
+  auto reason = unsupported_attention(place.backend, q.dtype(), q.shape(-1), values.shape(-1));
+  if (reason.empty()) reason = unsupported_operand(place.backend, k.arrays, k_format);
+  if (reason.empty()) reason = unsupported_operand(place.backend, v.arrays, v_format);
+  Coverage coverage{reason, false};
   auto without_kernel = [&]() -> std::pair<mx::array, mx::array> {
     auto [out, lse] = scaled_dot_product_attention(q, keys, values, scale, options, stream);
     return {mx::astype(out, q.dtype(), stream), lse};
@@ -92,11 +106,13 @@ std::pair<mx::array, mx::array> quantized_scaled_dot_product_attention(
     return without_kernel();
   }
   Arrays inputs{q};
-  inputs.insert(inputs.end(), k.arrays.begin(), k.arrays.end());
-  inputs.insert(inputs.end(), v.arrays.begin(), v.arrays.end());
+  for (const auto* arrays : {&k.arrays, &v.arrays}) {
+    inputs.insert(inputs.end(), arrays->begin(), arrays->end());
+    if (arrays->size() == 2) inputs.push_back(arrays->back());
+  }
   inputs.insert(inputs.end(), call.inputs.begin() + 3, call.inputs.end());
-  QuantizedScaledDotProductAttention op(stream, call.settings, {k_format.group_size, k_format.bits},
-                                        {v_format.group_size, v_format.bits});
+  QuantizedScaledDotProductAttention op(stream, call.settings, packed_format(k_format),
+                                        packed_format(v_format));
   auto outputs = op.apply(inputs);
   if (!may_run(kOp, outputs[0], options.force_fused)) return without_kernel();
   return {outputs[0], outputs[1]};
@@ -163,7 +179,8 @@ Arrays QuantizedScaledDotProductAttention::decoded(const Arrays& inputs) {
       shape.push_back(a.shape(-1));
       if (a.shape() != shape) a = mx::broadcast_to(a, shape, s);
     }
-    dense.push_back(decode(packed, {"affine", formats_[i].group_size, formats_[i].bits}, s));
+    const auto& format = formats_[i];
+    dense.push_back(decode(packed, {format.mode, format.group_size, format.bits}, s));
   }
   dense.insert(dense.end(), inputs.begin() + kFirstOption, inputs.end());
   auto outputs = ScaledDotProductAttention(s, settings_).apply(dense);

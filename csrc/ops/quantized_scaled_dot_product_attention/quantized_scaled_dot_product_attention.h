@@ -19,9 +19,12 @@ std::pair<mx::array, mx::array> quantized_scaled_dot_product_attention(
     const mx::array& q, const QuantizedOperand& k, const QuantizedOperand& v, double scale,
     const AttentionOptions& options, mx::StreamOrDevice s);
 
-// Of the affine mode.
+// Modes without biases have the scales in their place among a primitive's inputs.
 struct PackedFormat {
   int group_size, bits;
+  std::string mode = "affine";
+
+  bool affine() const { return mode == "affine"; }
   bool operator==(const PackedFormat&) const = default;
 };
 

@@ -13,6 +13,11 @@ void QuantizedScaledDotProductAttention::eval_cpu(const std::vector<mx::array>& 
                                                   std::vector<mx::array>& outputs) {
   if (eval_emulated(*this, stream(), inputs, outputs)) return;
   constexpr const char* kOp = "quantized_scaled_dot_product_attention";
+  if (!formats_[0].affine() || !formats_[1].affine()) {
+    throw std::runtime_error(
+        "[quantized_scaled_dot_product_attention] has no CPU kernel for mode " +
+        (formats_[0].affine() ? formats_[1] : formats_[0]).mode + ".");
+  }
   count(kOp, "cpu", "fused");
   auto launch = std::make_shared<AttentionLaunch>(kOp, with_part(inputs, 0), settings_,
                                                   batch(inputs), outputs, stream());

@@ -1,4 +1,7 @@
+#include <algorithm>
+
 #include "common/counters.h"
+#include "formats/formats.h"
 #include "metal/instance.h"
 #include "ops/quantized_scaled_dot_product_attention/quantized_scaled_dot_product_attention.h"
 #include "ops/scaled_dot_product_attention/scaled_dot_product_attention_few_queries_metal.h"
@@ -8,10 +11,21 @@ namespace {
 
 constexpr const char* kOp = "quantized_scaled_dot_product_attention";
 
-// The type in metal/tile/affine_groups.h of three arrays.
+// The type in metal/tile/coded_groups.h of three arrays.
 std::string groups_of(const PackedFormat& format, const mx::array* packed) {
-  return metal::instance("mto::AffineGroups", format.bits, format.group_size, packed[1].dtype(),
-                         packed[2].dtype());
+  std::string codes, scale, third = "mto::NoThird";
+  if (format.affine()) {
+    codes = metal::instance("mto::UnsignedCodes", format.bits);
+    scale = metal::instance("mto::FloatScale", packed[1].dtype());
+    third = metal::instance("mto::Biases", packed[2].dtype());
+  } else {
+    auto* row = std::find_if(std::begin(kFormats), std::end(kFormats),
+                             [&](const FormatRow& row) { return row.name == format.mode; });
+    codes = "mto::" + std::string(row->type);
+    scale = row->scales == Scales::kE4M3 ? "mto::E4M3Scale" : "mto::E8M0Scale";
+  }
+  return "mto::CodedGroups<" + codes + ", " + std::to_string(format.group_size) + ", " + scale +
+         ", " + third + ">";
 }
 
 // Columns of the output that a simdgroup has, of which a lane holds half as many sums: 128 at most.
@@ -50,7 +64,9 @@ void QuantizedScaledDotProductAttention::eval_metal(metal::Encoder& encoder,
                groups_of(formats_[0], &inputs[1]) + ", " +
                groups_of(formats_[1], &inputs[1 + kParts]);
   const auto& p = binding.params;
-  if (are_few_queries(p.n_q, p.n_heads / p.n_kv_heads)) {
+  // Tiles are of 32 columns.
+  bool whole = p.d % 32 == 0 && p.d_v % 32 == 0;
+  if (!whole || are_few_queries(p.n_q, p.n_heads / p.n_kv_heads)) {
     FewQueriesKernel kernel{std::string(kOp) + "_few_queries", types, key_bytes};
     return launch_few_queries(encoder, binding, settings_, kernel, outputs);
   }

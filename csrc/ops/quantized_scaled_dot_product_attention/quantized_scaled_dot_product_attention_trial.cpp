@@ -33,7 +33,19 @@ std::vector<mx::array> QuantizedScaledDotProductAttention::trial_inputs(
   std::vector<mx::array> out{trial_queries(shapes[0], inputs[0].dtype())};
   for (int i = 0; i < 2; ++i) {
     int at = 1 + i * kParts, top = (1 << formats_[i].bits) - 1;
-    out.push_back(metal::trial_words(shapes[at], 2 + i));
+    auto words = metal::trial_words(shapes[at], 2 + i);
+    if (!formats_[i].affine()) {
+      // Of 8 bits: +-1.0 to 1.875, which a scale of 8 makes whole; of 4 bits: halves, and 2.
+      auto s = metal::trial_stream();
+      bool wide = formats_[i].bits == 8;
+      if (wide) words = mx::bitwise_and(words, mx::array(0x87878787u), s);
+      if (wide) words = mx::bitwise_or(words, mx::array(0x38383838u), s);
+      int scale = formats_[i].mode == "nvfp4" ? 0x40 : wide ? 130 : 128;
+      auto scales = mx::full(shapes[at + 1], mx::array(scale, mx::uint8), s);
+      out.insert(out.end(), {words, scales, scales});
+      continue;
+    }
+    out.push_back(words);
     auto ones = metal::trial_integers(1, 1, shapes[at + 1], inputs[at + 1].dtype(), 4);
     out.push_back(ones);
     out.push_back(metal::trial_integers(-top, 0, shapes[at + 2], inputs[at + 2].dtype(), 5 + i));
