@@ -13,7 +13,7 @@ from mlx_lm.models.cache import make_prompt_cache, trim_prompt_cache
 
 import mlx_tensorops as mto
 from benchmarks.harness import ROOT, Benchmark, Case, Contestant
-from mlx_tensorops.io.convert import convert_gguf
+from mlx_tensorops.io import convert_gguf, load_gguf
 
 sys.path.append(str(ROOT.parent / "demo"))
 from model_package import cache_dir, fetch_gguf  # noqa: E402
@@ -36,15 +36,23 @@ def make(case: dict) -> Benchmark:
     tokens = mx.array([[(i * 7919) % 40000 for i in range(context)]])
     run = prefill if phase == "prefill" else Decoder(model, tokens).run
 
+    stored = load_stored(dtype)
+    run_stored = prefill if phase == "prefill" else Decoder(stored, tokens).run
+
     def patched(_: int) -> None:
         with mto.patched(model):
             run(model, tokens)
+
+    def as_stored(_: int) -> None:
+        with mto.patched(stored):
+            run_stored(stored, tokens)
 
     return Benchmark(
         op="smollm2",
         case=case,
         contestants=[
             Contestant("patched", patched),
+            Contestant("GGUF blocks as stored", as_stored),
             Contestant("free linears", lambda _: with_free_linears(lambda: run(model, tokens))),
         ],
         n_tokens=PROMPT if phase == "prefill" else DECODED,
@@ -58,6 +66,12 @@ def load_model(dtype: str) -> nn.Module:
     folder = cache_dir() / f"smollm2-q4-{dtype}"
     convert_gguf(fetch_gguf(cache_dir()), folder, dtype=dtype)
     return load(str(folder))[0]
+
+
+@cache
+def load_stored(dtype: str) -> nn.Module:
+    """The same model with the weights in the file's blocks of Q4_1 and Q8_0."""
+    return load_gguf(fetch_gguf(cache_dir()), dtype=dtype)[0]
 
 
 def prefill(model: nn.Module, tokens: mx.array) -> None:
