@@ -17,7 +17,7 @@ from mlx_tensorops.reference import dequantize, quantize, quantized_matmul
 from mlx_tensorops.reference._arrays import sum_to_shape
 
 # See conftest.py.
-EMULATED_EVERY = {"test_forward": 1, "test_vjp": 12, "others": 40}
+EMULATED_EVERY = {"test_forward": 1, "test_vjp": 12, "others": 1000}
 
 
 def scales_of(packed):
