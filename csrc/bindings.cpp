@@ -107,13 +107,15 @@ std::string supports(const std::string& op, const std::string& backend, mto::mx:
     mto::fail("supports", "op", "be one of quantize, dequantize, quantized_matmul",
               "\"" + op + "\"");
   }
+  std::optional<mto::FormatCall> call;
   try {
-    auto call = mto::check_format_call("supports", mode, group_size, bits);
-    if (op == "quantize" && !mto::has_affine_kernels(call)) return "no encoder of mode " + mode;
-    return mto::unsupported(backend, call, {{"an operand", dtype}});
+    call = mto::check_format_call(op, mode, group_size, bits);
   } catch (const std::invalid_argument& error) {
     return error.what();
   }
+  mto::NamedDtypes dtypes{{"an operand", dtype}};
+  return op == "quantize" ? mto::unsupported_quantize(backend, *call, dtypes)
+                          : mto::unsupported(backend, *call, dtypes);
 }
 
 void bind_runtime(nb::module_& m) {

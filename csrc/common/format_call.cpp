@@ -1,8 +1,6 @@
 #include "common/format_call.h"
 
 #include <algorithm>
-#include <cctype>
-#include <deque>
 #include <limits>
 #include <map>
 #include <mutex>
@@ -17,27 +15,15 @@ namespace {
 
 constexpr int kAffineGroups[] = {16, 32, 64, 128, 256};
 
-struct Registered {
-  std::string name, type, metal;
-  FormatRow row;
-};
-
-std::mutex registry_mutex;
-
 // One table a format and number of bits, kept for good.
 const Levels& levels_for(const FormatCall& call) {
   static auto* all = new std::map<std::pair<const FormatRow*, int>, Levels>;
-  std::lock_guard lock(registry_mutex);
+  static std::mutex mutex;
+  std::lock_guard lock(mutex);
   std::pair key{call.row, call.bits};
   auto found = all->find(key);
   if (found == all->end()) found = all->emplace(key, levels_of(*call.row, call.bits)).first;
   return found->second;
-}
-
-// Never shrinks: primitives keep pointers to rows.
-std::deque<Registered>& registry() {
-  static auto* all = new std::deque<Registered>;
-  return *all;
 }
 
 std::string in_mode(const FormatCall& call) {
@@ -137,6 +123,16 @@ mx::array one_number(std::string_view op, const char* name, const FormatCall& ca
   return mx::reshape(a, {1, 1}, s);
 }
 
+// One number, or one for each matrix: [.., 1, 1].
+mx::array one_a_matrix(std::string_view op, const FormatCall& call, const mx::array& w,
+                       const mx::array& scales, mx::Stream s) {
+  mx::Shape batch(w.shape().begin(), w.shape().end() - 2);
+  if (scales.size() == 1 || scales.shape() != batch) {
+    return one_number(op, "scales", call, scales, s);
+  }
+  return mx::expand_dims(scales, {-2, -1}, s);
+}
+
 mx::array check_scales(std::string_view op, const FormatCall& call, const mx::array& w,
                        const std::optional<mx::array>& scales, mx::Stream s) {
   if (!scales) fail(op, "scales", "be given" + in_mode(call), "None");
@@ -146,7 +142,7 @@ mx::array check_scales(std::string_view op, const FormatCall& call, const mx::ar
          (coded ? "have dtype uint8 or a floating one" : "have a floating dtype") + in_mode(call),
          to_string(scales->dtype()));
   }
-  if (call.group_rows == kWholeAxis) return one_number(op, "scales", call, *scales, s);
+  if (call.group_rows == kWholeAxis) return one_a_matrix(op, call, w, *scales, s);
   if (call.group_cols == kWholeAxis && scales->size() == 1) return mx::reshape(*scales, {1, 1}, s);
   auto expected = scales_shape(call, w);
   if (call.group_cols == kWholeAxis) expected.pop_back();
@@ -160,49 +156,6 @@ mx::array check_scales(std::string_view op, const FormatCall& call, const mx::ar
 }
 
 }  // namespace
-
-std::vector<const FormatRow*> all_formats() {
-  std::vector<const FormatRow*> rows;
-  for (const auto& row : kFormats) rows.push_back(&row);
-  std::lock_guard lock(registry_mutex);
-  for (const auto& one : registry()) rows.push_back(&one.row);
-  return rows;
-}
-
-void register_format(const std::string& name, int block, int block_bytes, uintptr_t decode_block,
-                     const std::string& metal) {
-  constexpr const char* kOp = "register_format";
-  for (const auto* row : all_formats()) {
-    if (name == row->name) fail(kOp, "name", "be new", "\"" + name + "\"");
-  }
-  bool identifier = !name.empty() && std::all_of(name.begin(), name.end(), [](unsigned char c) {
-    return std::isalnum(c) || c == '_';
-  });
-  if (!identifier) fail(kOp, "name", "be letters, digits and _", "\"" + name + "\"");
-  if (block % 32 != 0 || block < 32 || block > kMaxLevels) {
-    fail(kOp, "block_size", "be a multiple of 32 up to 256", std::to_string(block));
-  }
-  if (block_bytes < 1) fail(kOp, "fields", "have at least one byte", std::to_string(block_bytes));
-  std::lock_guard lock(registry_mutex);
-  auto& one = registry().emplace_back();
-  one.name = name;
-  one.metal = metal;
-  one.type = "UserFormat_" + name;  // names its Metal libraries, too
-  one.row = {one.name.c_str(),
-             one.type.c_str(),
-             0,
-             block,
-             block_bytes,
-             false,
-             Layout::kBlocks,
-             Scales::kInside,
-             Third::kNone,
-             1,
-             block,
-             nullptr,
-             reinterpret_cast<void (*)(const uint8_t*, float*)>(decode_block),
-             one.metal.c_str()};
-}
 
 FormatCall check_format_call(std::string_view op, const std::string& mode,
                              const std::optional<GroupSize>& group_size, std::optional<int> bits) {
@@ -308,10 +261,10 @@ std::string unsupported(std::string_view backend, const FormatCall& call,
   const auto& row = *call.row;
   bool user = row.layout == Layout::kBlocks && !row.level && row.metal;
   if (user && backend == "cpu" && !row.decode_block) {
-    return "no C++ decode function in mode " + std::string(row.name);
+    return "no decode_cpp of mode " + std::string(row.name);
   }
   if (user && backend == "metal" && !*row.metal) {
-    return "no Metal decode function in mode " + std::string(row.name);
+    return "no decode_metal of mode " + std::string(row.name);
   }
   for (const auto& [name, dtype] : dtypes) {
     if (!float_type(dtype)) return name + " of dtype " + to_string(dtype);

@@ -73,5 +73,18 @@ inline void affine_encode(const float* values, int n, float scale, float bias, u
   }
 }
 
+// A block of two groups of 16.
+template <int Bits>
+inline void affine_encode_halves(const float* values, const float* scales, const float* biases,
+                                 uint8_t* out) {
+  Codes codes[kVecsPerBlock];
+  unroll<kVecsPerBlock>([&](auto v) {
+    constexpr int kHalf = v.value * kLanes / 16;
+    Vec value = sub(load(values + v.value * kLanes), broadcast(biases[kHalf]));
+    codes[v.value] = to_codes<Bits>(div(value, broadcast(scales[kHalf])));
+  });
+  pack<Bits>(codes, out);
+}
+
 }  // namespace
 }  // namespace mto::MTO_ISA

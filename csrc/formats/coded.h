@@ -7,6 +7,16 @@
 
 namespace mto {
 
+// How a value finds its code.
+enum Coding {
+  kNoCoding,
+  kUnsignedCoding,  // by the affine rule
+  kSignedCoding,    // the nearest integer
+  kFloatCoding,     // the nearest small float
+  kLevelCoding,     // the nearest of the levels
+  kTernaryCoding,
+};
+
 // Two's complement.
 template <int Bits>
 inline float signed_code(uint32_t code) {
@@ -15,20 +25,20 @@ inline float signed_code(uint32_t code) {
 
 template <int Bits>
 struct UnsignedCodes {
-  enum { kBits = Bits };
+  enum { kBits = Bits, kCoding = kUnsignedCoding };
   static float level(uint32_t code) { return float(code); }
 };
 
 template <int Bits>
 struct SignedCodes {
-  enum { kBits = Bits };
+  enum { kBits = Bits, kCoding = kSignedCoding };
   static float level(uint32_t code) { return signed_code<Bits>(code); }
 };
 
 // OCP Microscaling Formats (MX) 1.0, section 5.3.
 template <int Exponent, int Mantissa>
 struct FloatCodes {
-  enum { kBits = 1 + Exponent + Mantissa };
+  enum { kBits = 1 + Exponent + Mantissa, kCoding = kFloatCoding };
   static float level(uint32_t code) { return small_float<Exponent, Mantissa>(code); }
 };
 
@@ -37,23 +47,23 @@ using E2M3Codes = FloatCodes<2, 3>;
 using E3M2Codes = FloatCodes<3, 2>;
 
 struct E4M3Codes {
-  enum { kBits = 8 };
+  enum { kBits = 8, kCoding = kFloatCoding };
   static float level(uint32_t code) { return float_from_e4m3(code); }
 };
 
 struct E5M2Codes {
-  enum { kBits = 8 };
+  enum { kBits = 8, kCoding = kFloatCoding };
   static float level(uint32_t code) { return float_from_e5m2(code); }
 };
 
 // MX's INT8: two's complement with 6 bits of fraction.
 struct MxInt8Codes {
-  enum { kBits = 8 };
+  enum { kBits = 8, kCoding = kSignedCoding };
   static float level(uint32_t code) { return signed_code<8>(code) * 0.015625f; }
 };
 
 struct TernaryCodes {
-  enum { kBits = 2 };
+  enum { kBits = 2, kCoding = kTernaryCoding };
   static float level(uint32_t code) { return float(code) - 1.0f; }
 };
 
@@ -76,7 +86,7 @@ MTO_TABLE float kNf4Levels[16] = {-1.0f,
                                   1.0f};
 
 struct Nf4Codes {
-  enum { kBits = 4 };
+  enum { kBits = 4, kCoding = kLevelCoding };
   static float level(uint32_t code) { return kNf4Levels[code]; }
 };
 
@@ -85,7 +95,7 @@ MTO_TABLE float kBnbFp4Levels[8] = {0.0f,        0.0052083333f, 0.66666667f, 1.0
                                     0.33333333f, 0.5f,          0.16666667f, 0.25f};
 
 struct BnbFp4Codes {
-  enum { kBits = 4 };
+  enum { kBits = 4, kCoding = kLevelCoding };
   static float level(uint32_t code) {
     float magnitude = kBnbFp4Levels[code & 7];
     return code & 8 ? -magnitude : magnitude;

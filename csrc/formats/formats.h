@@ -36,6 +36,7 @@ struct FormatRow {
   // Values that share a scale: of one column, and of one row; the group size where none is given.
   int group_rows, group_cols;
   float (*level)(uint32_t code);  // what a code stands for; null inside blocks
+  Coding coding;
   // Of a user's format: its decode function, and the text of its struct for Metal.
   void (*decode_block)(const uint8_t* block, float* values) = nullptr;
   const char* metal = nullptr;
@@ -54,12 +55,12 @@ inline Levels levels_of(const FormatRow& row, int bits) {
 #define MTO_CODED_ROW(name, Codes, block, words, layout, scales, third, group_rows, group_cols) \
   FormatRow {                                                                                   \
     name, #Codes, Codes::kBits, block, block *Codes::kBits / 8, words, layout, scales, third,   \
-        group_rows, group_cols, Codes::level                                                    \
+        group_rows, group_cols, Codes::level, static_cast<Coding>(Codes::kCoding)               \
   }
 #define MTO_BLOCK_ROW(name, Block)                                                               \
   FormatRow {                                                                                    \
     name, #Block, 0, Block::kBlock, Block::kBlockBytes, false, Layout::kBlocks, Scales::kInside, \
-        Third::kNone, 1, Block::kBlock, nullptr                                                  \
+        Third::kNone, 1, Block::kBlock, nullptr, kNoCoding                                       \
   }
 
 // MTO_BLOCK_FORMATS(F): F(mode, struct) for every format of blocks with their scales inside.
@@ -83,7 +84,7 @@ inline Levels levels_of(const FormatRow& row, int bits) {
 // The bits of "affine" are those of a call.
 inline constexpr FormatRow kFormats[] = {
     FormatRow{"affine", "UnsignedCodes", 4, 32, 16, true, Layout::kLowFirst, Scales::kFloat,
-              Third::kBiases, 1, 64, UnsignedCodes<8>::level},
+              Third::kBiases, 1, 64, UnsignedCodes<8>::level, kUnsignedCoding},
     MTO_CODED_ROW("mxfp4", E2M1Codes, 32, true, Layout::kLowFirst, Scales::kE8M0, Third::kNone, 1,
                   32),
     MTO_CODED_ROW("mxfp8", E4M3Codes, 32, true, Layout::kLowFirst, Scales::kE8M0, Third::kNone, 1,

@@ -1,7 +1,10 @@
 #include "ops/quantize/quantize.h"
 
+#include <algorithm>
+
 #include "common/route.h"
 #include "common/transforms.h"
+#include "ops/quantize/quantize_format.h"
 
 namespace mto {
 namespace {
@@ -19,7 +22,38 @@ std::vector<mx::array> make(const mx::array& w, int group_size, int bits, mx::St
   return mx::quantize(w, group_size, bits, "affine", std::nullopt, stream);
 }
 
+void check_affine_values(const mx::array& w, int group_size) {
+  if (!mx::issubdtype(w.dtype(), mx::floating)) {
+    fail(kOp, "w", "be of a real floating type", to_string(w.dtype()));
+  }
+  if (w.ndim() < 2) fail(kOp, "w", "have at least 2 dimensions", "shape " + to_string(w.shape()));
+  if (w.shape(-1) % std::max(32, group_size) != 0) {
+    fail(kOp, "w",
+         "have a last dimension divisible by group_size " + std::to_string(group_size) +
+             (group_size < 32 ? " and by 32" : ""),
+         "shape " + to_string(w.shape()));
+  }
+}
+
+void check_has_encoder(const FormatCall& call) {
+  if (call.row->coding != kNoCoding) return;
+  std::string known;
+  for (const auto* row : all_formats()) {
+    if (row->coding != kNoCoding) known += (known.empty() ? "" : ", ") + std::string(row->name);
+  }
+  fail(kOp, "mode", "be one with an encoder (" + known + ")",
+       "\"" + std::string(call.row->name) + "\"");
+}
+
 }  // namespace
+
+std::string unsupported_quantize(std::string_view backend, const FormatCall& call,
+                                 const NamedDtypes& dtypes) {
+  if (call.row->coding == kNoCoding) return "no encoder of mode " + std::string(call.row->name);
+  if (backend == "metal" && !call.affine())
+    return "no Metal encoder of mode " + std::string(call.row->name);
+  return unsupported(backend, call, dtypes);
+}
 
 std::vector<mx::array> quantize(const mx::array& w, const std::optional<GroupSize>& group_size,
                                 std::optional<int> bits, const std::string& mode,
@@ -28,24 +62,28 @@ std::vector<mx::array> quantize(const mx::array& w, const std::optional<GroupSiz
                                 mx::StreamOrDevice s) {
   auto stream = mx::to_stream(s);
   auto call = check_format_call(kOp, mode, group_size, bits);
-  NamedDtypes dtypes;
+  check_has_encoder(call);
+  std::vector<mx::array> inputs{w};
   if (call.affine()) {
-    if (!mx::issubdtype(w.dtype(), mx::floating)) {
-      fail(kOp, "w", "be of a real floating type", to_string(w.dtype()));
+    check_affine_values(w, call.group_cols);
+  } else {
+    check_encoded(call, w);
+  }
+  if (global_scale) {
+    if (call.row->third != Third::kGlobalScale) {
+      fail(kOp, "global_scale", "be None in mode \"" + mode + "\"", "an array");
     }
-    if (w.ndim() < 2) fail(kOp, "w", "have at least 2 dimensions", "shape " + to_string(w.shape()));
-    if (w.shape(-1) % call.group_cols != 0) {
-      fail(kOp, "w",
-           "have a last dimension divisible by group_size " + std::to_string(call.group_cols),
-           "shape " + to_string(w.shape()));
+    if (global_scale->size() != 1) {
+      fail(kOp, "global_scale", "be one number", "shape " + to_string(global_scale->shape()));
     }
-    if (global_scale) fail(kOp, "global_scale", "be None in mode \"affine\"", "an array");
-    dtypes = {{"w", w.dtype()}};
+    inputs.push_back(mx::astype(mx::reshape(*global_scale, {1}, stream), mx::float32, stream));
   }
   auto place = place_of(stream);
+  NamedDtypes dtypes{{"w", w.dtype()}};
   auto coverage = coverage_of(place, call, dtypes);
-  if (!has_affine_kernels(call)) coverage.unsupported = "mode " + mode;
+  coverage.unsupported = unsupported_quantize(place.backend, call, dtypes);
   if (takes_call({kOp, place, coverage, route, force_fused})) {
+    if (!call.affine()) return QuantizeFormat(stream, call).apply(inputs);
     return make(w, call.group_cols, call.bits, stream, force_fused);
   }
   check_known_to_mlx(kOp, call);

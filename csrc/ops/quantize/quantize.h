@@ -12,6 +12,10 @@ std::vector<mx::array> quantize(const mx::array& w, const std::optional<GroupSiz
                                 const std::optional<std::string>& route, bool force_fused,
                                 mx::StreamOrDevice s);
 
+// See check.h.
+std::string unsupported_quantize(std::string_view backend, const FormatCall& call,
+                                 const NamedDtypes& dtypes);
+
 // Outputs w_q, scales, biases.
 class Quantize : public mx::Primitive, public metal::MetalPrimitive {
  public:

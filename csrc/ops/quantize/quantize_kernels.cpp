@@ -11,7 +11,7 @@
 namespace mto::MTO_ISA {
 namespace {
 
-constexpr int kMaxGroupSize = 128;
+constexpr int kMaxGroupSize = 256;
 constexpr int kBatch = 16;  // groups whose scales are computed together
 
 inline void prefetch(const char* p, int64_t n_bytes) {
@@ -40,6 +40,11 @@ MTO_FLAT void batch(const QuantizeParams& p, int64_t begin, int n) {
   // a batch can fill a page, and it looks no further. Past the end of w this does nothing.
   int64_t group_bytes = p.group_size * static_cast<int64_t>(size_of(p.type));
   auto next = static_cast<const char*>(p.w) + (begin + n) * group_bytes;
+  // Two groups are a block: rows are whole blocks.
+  for (int g = 0; p.group_size < kBlock && g < n; g += 2, w_q += block_bytes(Bits)) {
+    affine_encode_halves<Bits>(values + g * p.group_size, scales + g, biases + g, w_q);
+  }
+  if (p.group_size < kBlock) return;
   for (int g = 0; g < n; ++g, w_q += affine_row_bytes(p.group_size, Bits)) {
     prefetch(next + g * group_bytes, group_bytes);
     affine_encode<Bits>(values + g * p.group_size, p.group_size, scales[g], biases[g], w_q);
