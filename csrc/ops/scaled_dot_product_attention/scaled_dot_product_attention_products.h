@@ -3,6 +3,7 @@
 // The two products of the forward pass in float32, for operands of every type and quantized ones.
 
 #include "ops/scaled_dot_product_attention/scaled_dot_product_attention_decode.h"
+#include "ops/scaled_dot_product_attention/scaled_dot_product_attention_direct.h"
 #include "ops/scaled_dot_product_attention/scaled_dot_product_attention_scores.h"
 #include "ops/scaled_dot_product_attention/scaled_dot_product_attention_scratch.h"
 
@@ -15,8 +16,11 @@ class FloatProducts {
   struct Session {};                    // what has to live while products are made
 
   FloatProducts(Cutter& cutter, const AttentionParams& p, int64_t n_rows)
-      : p_(&p), n_columns_(attention_padded(p.d_v)) {
+      : p_(&p),
+        n_columns_(attention_padded(p.d_v)),
+        direct_(!p.k_packed.codes && n_rows <= kDirectRows) {
     q_ = cutter.take(round_up(n_rows, kLeftWidth) * p.d);
+    if (direct_) return;
     k_ = cutter.take(kTile * p.d);
     v_ = cutter.take(kPanel * (round_up(p.d_v, kWidth) / kWidth));
     decoding_ =
@@ -29,6 +33,10 @@ class FloatProducts {
 
   // Keys and values of one step of a tile.
   void take_keys(int64_t b, int64_t kv_head, int step, int64_t first, int n) {
+    if (direct_) {
+      tile_ = {b, kv_head, first - step * kStep};
+      return;
+    }
     float* k = k_ + step * kStep * p_->d;
     float* v = v_ + step * kStep * kWidth;
     if (p_->k_packed.codes && !p_->k_packed.decode) {
@@ -52,6 +60,15 @@ class FloatProducts {
 
   // Scaled products of n rows and the keys of n_steps steps.
   void multiply_keys(int row, int n, int step, int n_steps, float* scores) const {
+    for (int s = step; direct_ && s < step + n_steps; ++s, scores += kStep) {
+      int64_t first = tile_.first_key + s * kStep;
+      auto n_keys = static_cast<int>(std::min<int64_t>(kStep, p_->n_k - first));
+      with_rows<kDirectRows>(n, [&](auto rows) {
+        multiply_keys_directly<rows.value>(left_rows(q_, row, p_->d), tile_rows(p_->k, s, p_->d),
+                                           n_keys, scores);
+      });
+    }
+    if (direct_) return;
     Runs depth;
     depth.add(0, static_cast<int>(p_->d));
     any_product(n, n_steps * kStep, left_rows(q_, row, p_->d), k_ + step * kStep * p_->d,
@@ -60,6 +77,11 @@ class FloatProducts {
 
   // Merges the values under the weights of n rows.
   void multiply_values(int n, const float* weights, const Runs& keys, const Merge& merge) const {
+    if (direct_) {
+      return with_rows<kDirectRows>(n, [&](auto rows) {
+        multiply_values_directly<rows.value>(weights, tile_rows(p_->v, 0, p_->d_v), keys, merge);
+      });
+    }
     any_product(n, n_columns_, LeftScores{weights}, v_, kPanel, keys, merge);
   }
 
@@ -74,6 +96,11 @@ class FloatProducts {
     chosen(n_rows, n_columns, left, panels, panel_stride, runs, finish);
   }
 
+  // Where the keys of a step lie, or the values.
+  RowSource tile_rows(const AttentionOperand& operand, int step, int64_t d) const {
+    return rows_of(operand, tile_.b, tile_.kv_head, tile_.first_key + step * kStep, d);
+  }
+
   static int64_t decoding_floats(const AttentionPacked& packed, int64_t d) {
     if (packed.decode) return decoded_floats(d);
     return packed.codes ? GroupScales::n_floats(d / packed.group_size) : 0;
@@ -86,8 +113,14 @@ class FloatProducts {
     return rows_of(dense, b, h, first, d);
   }
 
+  struct Tile {
+    int64_t b, kv_head, first_key;
+  };
+
   const AttentionParams* p_;
   int64_t n_columns_;
+  bool direct_;
+  Tile tile_{};
   float *q_, *k_, *v_, *decoding_;
 };
 
