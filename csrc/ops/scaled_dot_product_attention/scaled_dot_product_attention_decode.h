@@ -9,6 +9,22 @@
 namespace mto::MTO_ISA {
 namespace {
 
+// Rows whose codes are fetched before their turn, and scales of the next step.
+constexpr int kRowsAhead = 2 * kStep;
+
+// Scales, or biases, of the n rows behind those from `at` on.
+inline void prefetch_groups(const AttentionOperand& operand, int64_t at, int n, int64_t n_groups) {
+  auto prefetch = [&](int64_t index) {
+    auto data = static_cast<const char*>(operand.data);
+    __builtin_prefetch(data + index * static_cast<int64_t>(size_of(operand.type)));
+  };
+  if (operand.row == n_groups) {
+    for (int64_t i = 0; i < n * n_groups; i += kLanes) prefetch(at + n * n_groups + i);
+  } else {
+    for (int i = 0; i < n; ++i) prefetch(at + (n + i) * operand.row);
+  }
+}
+
 // Scales and biases of kStep rows; zeros behind the n-th row.
 struct GroupScales {
   float *scales, *biases;  // [kStep, n_groups]
@@ -30,6 +46,7 @@ struct GroupScales {
                float* out) const {
     int64_t at = operand.offset(b, h, first);
     std::fill(out + n * n_groups, out + kStep * n_groups, 0.0f);
+    prefetch_groups(operand, at, n, n_groups);
     if (operand.row == n_groups) {
       return convert_to_float(operand.type, operand.data, at, n * n_groups, out);
     }
@@ -66,6 +83,8 @@ MTO_APART MTO_FLAT void decode_transposed(const AttentionPacked& packed, int64_t
         for (int i = 0; i < kLanes; ++i) {
           // Rows behind the last one repeat it: their scales are zeros.
           const uint8_t* codes = data + std::min(row + i, n - 1) * packed.codes.row;
+          __builtin_prefetch(codes + kRowsAhead * packed.codes.row +
+                             affine_row_bytes(column, Bits));
           square[i] = load_part(FloatType::kFloat32, codes + affine_row_bytes(column, Bits),
                                 s * kLanes, n_blocks * Bits - s * kLanes);
         }
@@ -99,6 +118,7 @@ MTO_APART MTO_FLAT void decode_panels(const AttentionPacked& packed, int64_t b, 
       auto group = AffineGroup<Bits>::make(groups.scales[at], groups.biases[at]);
       for (int64_t c = column; c < column + packed.group_size; c += kBlock) {
         const uint8_t* block = codes + affine_row_bytes(c, Bits);
+        __builtin_prefetch(block + kRowsAhead * packed.codes.row);
         unroll<kVecsPerBlock>([&](auto v) {
           int64_t lane = c + v.value * kLanes;
           store(out + lane / kWidth * panel_stride + row * kWidth + lane % kWidth,

@@ -6,7 +6,7 @@
 #include <array>
 
 #include "cpu/int8_tiles.h"
-#include "formats/affine.h"
+#include "ops/scaled_dot_product_attention/scaled_dot_product_attention_decode.h"
 #include "ops/scaled_dot_product_attention/scaled_dot_product_attention_scores.h"
 
 namespace mto::MTO_ISA {
@@ -14,7 +14,6 @@ namespace {
 
 constexpr int kParts = 3;  // bytes of a fixed-point number, lowest first
 constexpr int kByteTile = 1024;
-constexpr int kAhead = 2 * kStep;  // rows that are fetched before their turn
 static_assert(kLanes == 16 && kStep == 2 * kLanes);
 
 // How a chunk of codes of one row is held: as 64 bytes of `kPerByte` codes each. Four bits stay as
@@ -78,7 +77,7 @@ MTO_APART MTO_FLAT void pack_codes_across(const CodeRows& rows, int n, uint8_t* 
       Vec square[kLanes];
       for (int i = 0; i < kLanes; ++i) {
         const uint8_t* codes = rows.row(row + i, n);
-        __builtin_prefetch(codes + kAhead * rows.stride + first * Bits / 8);
+        __builtin_prefetch(codes + kRowsAhead * rows.stride + first * Bits / 8);
         square[i] = _mm512_castsi512_ps(Chunk::load(codes, first, rows.d));
       }
       transpose(square);
@@ -106,7 +105,7 @@ MTO_APART MTO_FLAT void pack_codes_along(const CodeRows& rows, int n, uint8_t* o
       __m512i four[4];
       unroll<4>([&](auto i) {
         const uint8_t* codes = rows.row(row + i.value, n);
-        __builtin_prefetch(codes + kAhead * rows.stride + first * Bits / 8);
+        __builtin_prefetch(codes + kRowsAhead * rows.stride + first * Bits / 8);
         four[i.value] = _mm512_permutexvar_epi32(lanes, Chunk::load(codes, first, rows.d));
       });
       __m512i low01 = _mm512_unpacklo_epi8(four[0], four[1]);
@@ -141,18 +140,13 @@ MTO_INLINE void interleave(Vec& even, Vec& odd) {
 MTO_APART void take_scales(const AttentionOperand& scales, int64_t b, int64_t h, int64_t first,
                            int n, int64_t n_groups, float* rows, float* out) {
   int64_t at = scales.offset(b, h, first);
-  auto prefetch = [&](int64_t index) {
-    auto data = static_cast<const char*>(scales.data);
-    __builtin_prefetch(data + index * static_cast<int64_t>(size_of(scales.type)));
-  };
+  prefetch_groups(scales, at, n, n_groups);
   if (scales.row == n_groups) {
-    int64_t n_values = n * n_groups;
-    for (int64_t i = 0; i < n_values; i += kLanes) prefetch(at + n_values + i);
-    convert_to_float(scales.type, scales.data, at, n_values, rows);
+    convert_to_float(scales.type, scales.data, at, n * n_groups, rows);
   } else {
-    for (int i = 0; i < n; ++i, at += scales.row) {
-      prefetch(at + kStep * scales.row);
-      convert_to_float(scales.type, scales.data, at, n_groups, rows + i * n_groups);
+    for (int i = 0; i < n; ++i) {
+      convert_to_float(scales.type, scales.data, at + i * scales.row, n_groups,
+                       rows + i * n_groups);
     }
   }
   std::fill(rows + n * n_groups, rows + kStep * n_groups, 0.0f);

@@ -38,7 +38,7 @@ class Int8Products {
 
   void take_rows(int64_t b, int64_t kv_head, AttentionRange rows) {
     n_rows_ = static_cast<int>(rows.end - rows.begin);
-    dispatch_code_bits(p_->k_packed.bits, [&]<int Bits>() {
+    dispatch_affine_bits(p_->k_packed.bits, [&]<int Bits>() {
       each_head(*p_, kv_head, rows.begin, rows.end, [&](int first, int n, int64_t h, int64_t i) {
         for (int r = 0; r < n; ++r) take_row<Bits == 4>(first + r, p_->q.offset(b, h, i + r));
       });
@@ -53,14 +53,14 @@ class Int8Products {
                  zeros_ + at);
     }
     CodeRows keys(p_->k_packed, b, kv_head, first, p_->d);
-    dispatch_code_bits(p_->k_packed.bits, [&]<int Bits>() {
+    dispatch_affine_bits(p_->k_packed.bits, [&]<int Bits>() {
       pack_codes_across<Bits>(keys, n, k_ + step * kStep * p_->d);
     });
     CodeRows values(p_->v_packed, b, kv_head, first, p_->d_v);
     // Two steps fill the depth of a tile.
     uint8_t* tiles = v_ + step / 2 * 2 * kStep * p_->d_v + step % 2 * kByteTile / 2;
-    dispatch_code_bits(p_->v_packed.bits,
-                       [&]<int Bits>() { pack_codes_along<Bits>(values, n, tiles); });
+    dispatch_affine_bits(p_->v_packed.bits,
+                         [&]<int Bits>() { pack_codes_along<Bits>(values, n, tiles); });
   }
 
   // Scaled products of n rows and the keys of n_steps steps.
@@ -118,26 +118,6 @@ class Int8Products {
     float factor, share;
     int32_t zeros[kParts];
   };
-
-  template <typename F>
-  static void dispatch_code_bits(int bits, F&& f) {
-    switch (bits) {
-      case 1:
-        return f.template operator()<1>();
-      case 2:
-        return f.template operator()<2>();
-      case 3:
-        return f.template operator()<3>();
-      case 4:
-        return f.template operator()<4>();
-      case 5:
-        return f.template operator()<5>();
-      case 6:
-        return f.template operator()<6>();
-      default:
-        return f.template operator()<8>();
-    }
-  }
 
   int64_t q_block_bytes() const { return p_->d / k_depth_ * kParts * kBlock * 64; }
   static bool fits_one_tile(int n) { return kParts * n <= Int8Tiles::kMaxRows; }
