@@ -40,7 +40,8 @@ def quantized_scaled_dot_product_attention(
     """Attend to keys and values that ``mlx_tensorops.quantize`` has packed, as caches keep them.
 
     The meaning is that of ``scaled_dot_product_attention`` on the decoded keys and values, which
-    are not rounded below float32. Differentiable in q, scales and biases; vmappable.
+    are not rounded below float32, but that a kernel may round values to a 16-bit q's dtype before
+    it sums them. Differentiable in q, scales and biases; vmappable.
 
     Args:
         q: ``(B, Hq, Lq, D)``, float32, float16 or bfloat16. It is not written to.

@@ -8,7 +8,9 @@ import pytest
 from packed_attention import FORMATS, attend, check, operands
 from tolerance import bits_of
 
+import mlx_tensorops as mto
 from mlx_tensorops.testing import emulated_metal, emulator
+from mlx_tensorops.verification import KernelWarning
 
 LAYOUTS, ORDERS = ("m5", "grid", "random"), ("forward", "reverse", "random")
 N_Q, N_K = 18, 41
@@ -115,3 +117,37 @@ def test_a_fault_shows(name):
         with emulated_metal(edit_source=edit):
             check(*packed, formats, mx.cpu)
     assert any(found)
+
+
+def packed_call(mode, n_q, **options):
+    """A call of 16-bit queries, keys of one mode and values of another."""
+    mx.random.seed(n_q)
+    q = mx.random.normal((1, 4, n_q, 64)).astype(mx.float16)
+    k, v = (mx.random.normal((1, 2, 70, 64)).astype(mx.float16) for _ in range(2))
+    modes = (mode, "mxfp8" if mode == "affine" else "affine")
+    packed = [mx.quantize(a, mode=m, stream=mx.cpu) for a, m in zip((k, v), modes, strict=True)]
+    options |= {"group_size": None, "bits": None, "mode": modes, "stream": mx.cpu}
+    out = mto.quantized_scaled_dot_product_attention(q, *packed, 0.125, **options)
+    mx.eval(out)
+    return out
+
+
+@pytest.mark.parametrize("mode", ("affine", "mxfp4", "nvfp4"))
+@pytest.mark.parametrize("n_q", (1, 20))
+def test_right_kernels_are_verified(mode, n_q):
+    with emulated_metal(verify=True) as run:
+        packed_call(mode, n_q, mask="causal", force_fused=True)
+    assert len(run.trials) == 2 and len(run.launches) == 1
+
+
+@pytest.mark.parametrize("n_q", (1, 20))
+def test_a_wrong_kernel_is_not_used(n_q):
+    def wrong(source):
+        return source.replace("metal::fma(level(code),", "metal::fma(level(code ^ 1),")
+
+    expected = packed_call("mxfp4", n_q, mask="causal")
+    with emulated_metal(verify=True, edit_source=wrong) as run:
+        with pytest.warns(KernelWarning):
+            found = packed_call("mxfp4", n_q, mask="causal", route="ours")
+    assert "quantized" not in "".join(launch.op for launch in run.launches)
+    np.testing.assert_allclose(np.array(found), np.array(expected), rtol=0.01, atol=0.01)

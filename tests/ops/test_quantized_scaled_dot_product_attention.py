@@ -72,7 +72,7 @@ def test_other_modes(modes, n_q, backend):
         mx.dequantize(*arrays, mode=m, stream=mx.cpu, dtype=mx.float32)
         for arrays, m in zip(packed, modes, strict=True)
     ]
-    options = {"mask": "causal", "force_fused": backend.kernels == "metal"}
+    options = {"mask": "causal", "force_fused": True}
     with mx.stream(backend.device):
         ours = mto.quantized_scaled_dot_product_attention(
             q, *packed, 0.125, group_size=None, bits=None, mode=modes, **options
@@ -81,7 +81,6 @@ def test_other_modes(modes, n_q, backend):
     np.testing.assert_allclose(to_float64(ours), to_float64(dense), rtol=1e-5, atol=2e-6)
 
 
-@pytest.mark.kernels("metal")
 def test_groups_of_16_that_fill_no_tile(backend):
     """80 columns of nvfp4, few queries and many."""
     rng = np.random.default_rng(6)

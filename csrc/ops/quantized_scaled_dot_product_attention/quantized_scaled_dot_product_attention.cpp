@@ -43,6 +43,13 @@ mx::array decode(const Arrays& arrays, const Format& format, mx::Stream s) {
                     std::nullopt, mx::float32, "ours", false, s);
 }
 
+// An array of the shape that they decode to, for checks.
+mx::array unread(const Arrays& arrays, const Format& format, mx::Stream s) {
+  auto shape = arrays[0].shape();
+  shape.back() = static_cast<int>(int64_t{32} * shape.back() / format.bits);
+  return mx::zeros(shape, mx::float32, s);
+}
+
 // Those that MLX has in modes other than affine.
 int default_group(const Format& format) { return format.mode == "nvfp4" ? 16 : 32; }
 int default_bits(const Format& format) { return format.mode == "mxfp8" ? 8 : 4; }
@@ -58,10 +65,8 @@ Format checked_format(const std::string& name, const QuantizedOperand& operand) 
 }
 
 // Why no kernel reads such keys, or values.
-std::string unsupported_operand(const std::string& backend, const Arrays& arrays,
-                                const Format& format) {
+std::string unsupported_operand(const Arrays& arrays, const Format& format) {
   if (!format.affine()) {
-    if (backend != "metal") return "mode " + format.mode;
     // What is no array of the mode is MLX's to refuse.
     int64_t n_bits = int64_t{32} * arrays[0].shape(-1);
     bool whole = n_bits == int64_t{arrays[1].shape(-1)} * format.group_size * format.bits;
@@ -90,16 +95,18 @@ std::pair<mx::array, mx::array> quantized_scaled_dot_product_attention(
     fail(kOp, "q", "have a floating dtype", to_string(q.dtype()));
   }
   auto k_format = checked_format("k", k), v_format = checked_format("v", v);
-  auto keys = decode(k.arrays, k_format, stream), values = decode(v.arrays, v_format, stream);
+  auto keys = unread(k.arrays, k_format, stream), values = unread(v.arrays, v_format, stream);
   check_attention_operands(kOp, q, keys, values);
   auto call = canonical_call(kOp, q, keys, values, scale, options, stream);
   auto place = place_of(stream);
   auto reason = unsupported_attention(place.backend, q.dtype(), q.shape(-1), values.shape(-1));
-  if (reason.empty()) reason = unsupported_operand(place.backend, k.arrays, k_format);
-  if (reason.empty()) reason = unsupported_operand(place.backend, v.arrays, v_format);
+  if (reason.empty()) reason = unsupported_operand(k.arrays, k_format);
+  if (reason.empty()) reason = unsupported_operand(v.arrays, v_format);
   Coverage coverage{reason, false};
   auto without_kernel = [&]() -> std::pair<mx::array, mx::array> {
-    auto [out, lse] = scaled_dot_product_attention(q, keys, values, scale, options, stream);
+    auto [out, lse] =
+        scaled_dot_product_attention(q, decode(k.arrays, k_format, stream),
+                                     decode(v.arrays, v_format, stream), scale, options, stream);
     return {mx::astype(out, q.dtype(), stream), lse};
   };
   if (!takes_call({kOp, place, coverage, options.route, options.force_fused})) {
