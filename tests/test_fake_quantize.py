@@ -17,6 +17,18 @@ FORMS = [
     ("mxfp8", {}),
     ("nvfp4", {}),
     ("nvfp4", {"global_scale": mx.array(3.7)}),
+    ("mxfp6_e2m3", {}),
+    ("mxfp6_e3m2", {}),
+    ("mxint8", {}),
+    ("int2_e8m0", {}),
+    ("int4_e8m0", {}),
+    ("int8_e8m0", {}),
+    ("fp8_e4m3", {}),
+    ("fp8_e5m2", {"group_size": (1, 128)}),
+    ("nf4", {}),
+    ("bnb_fp4", {"group_size": 128}),
+    ("ternary", {}),
+    ("bitnet", {}),
 ]
 IDS = [f"{mode}-{i}" for i, (mode, _) in enumerate(FORMS)]
 
@@ -61,7 +73,7 @@ def test_gradient_is_straight(mode, options):
     np.testing.assert_array_equal(np.array(tangent), np.array(cotangent))
 
 
-@pytest.mark.parametrize(("mode", "options"), FORMS[:4], ids=IDS[:4])
+@pytest.mark.parametrize(("mode", "options"), FORMS, ids=IDS)
 def test_vmap_is_stacking(mode, options):
     stack = mx.stack([values(seed=i) for i in range(3)])
     mapped = mx.vmap(lambda w: mto.fake_quantize(w, mode, **options))(stack)
@@ -78,6 +90,15 @@ def test_clipped_values_have_no_gradient():
 
     assert grad(True)[0, :6].tolist() == [1, 1, 0, 0, 1, 1]
     assert grad(False)[0, :6].tolist() == [1] * 6
+
+
+def test_ternary_weights_are_clipped_beyond_half_a_step():
+    w = mx.array(np.float32([[3, -3, 1, -1, 0.1, -0.1, 0, 0], [1, 1, 1, 1, 1, 1, 1, 1]]))
+    gradient = mx.grad(lambda w: mto.fake_quantize(w, "ternary").sum())(w)
+    # The scales are 1.025 and 1.
+    assert gradient.tolist() == [[0, 0, 1, 1, 1, 1, 1, 1], [1] * 8]
+    gradient = mx.grad(lambda w: mto.fake_quantize(w, "ternary", clip=False).sum())(w)
+    assert gradient.tolist() == [[1] * 8] * 2
 
 
 def test_what_is_not_finite_has_no_gradient():
