@@ -81,14 +81,15 @@ inline bool counts(thread const AttentionFacts& facts, AttentionRow row, Attenti
 template <typename Tile>
 inline void score_tile(thread Tile& tile, thread const AttentionFacts& facts, AttentionKeys keys,
                        bool all) {
-  const bool plain = all && !attention_has_alibi && !attention_has_mask;
+  if (all && !attention_has_alibi && !attention_has_mask) {
+    float tanh_of;
+    MTO_UNROLL for (ushort i = 0; i < tile.get_capacity(); ++i) {
+      if (tile.is_valid_element(i)) tile[i] = capped(facts.scores, tile[i], tanh_of);
+    }
+    return;
+  }
   MTO_UNROLL for (ushort i = 0; i < tile.get_capacity(); ++i) {
     if (!tile.is_valid_element(i)) continue;
-    if (plain) {
-      float tanh_of;
-      tile[i] = capped(facts.scores, tile[i], tanh_of);
-      continue;
-    }
     auto at = tile.get_multidimensional_index(i);
     AttentionRow row = facts.rows[at[1]];
     bool seen = all || counts(facts, row, keys, at[0]);
