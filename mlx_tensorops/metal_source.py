@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, cast
 
 import mlx.core as mx
 
 from mlx_tensorops import _ext
+from mlx_tensorops.formats import formats
 from mlx_tensorops.ops.dequantize import dequantize as dequantize_op
 from mlx_tensorops.ops.quantize import quantize as quantize_op
 from mlx_tensorops.ops.quantized_matmul import quantized_matmul as quantized_matmul_op
@@ -40,8 +42,9 @@ def metal_source(op: str, form: str = "mlx", *, launch: int = 0, **options: Any)
             - all but attention: ``columns`` of the matrix that is packed or unpacked (for
               ``quantized_matmul``, of the result), ``rows`` (of the result), ``bits``,
               ``group_size``, ``dtype`` (of the values; for ``dequantize`` of the result);
-            - ``dequantize``, ``quantized_matmul``: ``scales_dtype``, by default ``dtype``, and
-              ``biases_dtype``, by default that of the scales;
+            - ``dequantize``, ``quantized_matmul``: ``mode``, by default ``"affine"``,
+              ``scales_dtype``, by default ``dtype``, and ``biases_dtype``, by default that of the
+              scales;
             - ``quantized_matmul``: ``inner``, the axis that is summed over, ``transpose``,
               ``precision``;
             - ``scaled_dot_product_attention``: ``queries``, ``keys``, ``heads``, ``kv_heads``,
@@ -94,16 +97,59 @@ def example(op: str, stream: Any, **options: Any) -> mx.array:
 _Call = Callable[[Any], mx.array]
 
 
+@dataclass(frozen=True)
+class _Packed:
+    """A matrix as the ops take it: its arrays, and the options that go with them."""
+
+    arrays: tuple[mx.array, mx.array | None, mx.array | None]
+    group_size: int | None
+    bits: int | None
+    mode: str
+
+
 def _packed(
-    rows: int, columns: int, bits: int, group_size: int, scales: mx.Dtype, biases: mx.Dtype
-) -> tuple[mx.array, mx.array, mx.array]:
+    rows: int,
+    columns: int,
+    mode: str,
+    bits: int | None,
+    group_size: int | None,
+    scales: mx.Dtype,
+    biases: mx.Dtype,
+) -> _Packed:
     # Sizes that do not fit each other are the op's to refuse.
+    if mode != "affine":
+        return _packed_in(mode, rows, columns, bits, group_size, scales)
+    bits, group_size = 4 if bits is None else bits, 64 if group_size is None else group_size
     groups = (rows, -(-columns // max(group_size, 1)))
-    return (
-        mx.zeros((rows, columns * bits // 32), mx.uint32),
-        mx.zeros(groups, scales),
-        mx.zeros(groups, biases),
+    w = mx.zeros((rows, columns * bits // 32), mx.uint32)
+    arrays = (w, mx.zeros(groups, scales), mx.zeros(groups, biases))
+    return _Packed(arrays, group_size, bits, mode)
+
+
+def _packed_in(
+    mode: str,
+    rows: int,
+    columns: int,
+    bits: int | None,
+    group_size: int | None,
+    scales: mx.Dtype,
+) -> _Packed:
+    known = formats()
+    if mode not in known:
+        raise ValueError(f"[metal_source] mode must be one of {', '.join(known)}, got {mode!r}.")
+    info = known[mode]
+    dtype = getattr(mx, info.dtype)
+    row_bytes = columns // info.block * info.block_bytes
+    shape = (rows // 4, columns) if mode == "bitnet" else (rows, row_bytes // dtype.size)
+    if info.scales == "inside":
+        return _Packed((mx.zeros(shape, dtype), None, None), group_size, bits, mode)
+    n_rows, n_columns = info.group_size
+    n_columns = group_size if n_columns and group_size else n_columns
+    groups = tuple(
+        -(-size // n) for size, n in ((rows, n_rows), (columns, n_columns)) if n is not None
     )
+    stored = mx.zeros(groups or (1,), mx.uint8 if info.scales in ("e8m0", "e4m3") else scales)
+    return _Packed((mx.zeros(shape, dtype), stored, None), group_size, bits, mode)
 
 
 def _quantize(
@@ -120,22 +166,19 @@ def _quantize(
 def _dequantize(
     rows: int = 1024,
     columns: int = 1024,
-    bits: int = 4,
-    group_size: int = 64,
+    bits: int | None = None,
+    group_size: int | None = None,
     dtype: mx.Dtype = mx.float16,
     scales_dtype: mx.Dtype | None = None,
     biases_dtype: mx.Dtype | None = None,
+    mode: str = "affine",
 ) -> _Call:
-    packed = _packed(
-        rows,
-        columns,
-        bits,
-        group_size,
-        scales_dtype or dtype,
-        biases_dtype or scales_dtype or dtype,
-    )
+    dtypes = scales_dtype or dtype, biases_dtype or scales_dtype or dtype
+    packed = _packed(rows, columns, mode, bits, group_size, *dtypes)
+    w, scales, biases = packed.arrays
+    form = (packed.group_size, packed.bits, mode)
     return lambda stream: dequantize_op(
-        *packed, group_size, bits, dtype=dtype, force_fused=True, stream=stream
+        w, scales, biases, *form, dtype=dtype, force_fused=True, stream=stream
     )
 
 
@@ -143,28 +186,23 @@ def _quantized_matmul(
     rows: int = 1,
     columns: int = 1024,
     inner: int = 1024,
-    bits: int = 4,
-    group_size: int = 64,
+    bits: int | None = None,
+    group_size: int | None = None,
     dtype: mx.Dtype = mx.float16,
     scales_dtype: mx.Dtype | None = None,
     biases_dtype: mx.Dtype | None = None,
     transpose: bool = True,
     precision: str | None = None,
+    mode: str = "affine",
 ) -> _Call:
     x = mx.zeros((rows, inner), dtype)
     shape = (columns, inner) if transpose else (inner, columns)
-    packed = _packed(
-        *shape, bits, group_size, scales_dtype or dtype, biases_dtype or scales_dtype or dtype
-    )
+    dtypes = scales_dtype or dtype, biases_dtype or scales_dtype or dtype
+    packed = _packed(*shape, mode, bits, group_size, *dtypes)
+    w, scales, biases = packed.arrays
+    form = (transpose, packed.group_size, packed.bits, mode)
     return lambda stream: quantized_matmul_op(
-        x,
-        *packed,
-        transpose,
-        group_size,
-        bits,
-        precision=precision,
-        force_fused=True,
-        stream=stream,
+        x, w, scales, biases, *form, precision=precision, force_fused=True, stream=stream
     )
 
 

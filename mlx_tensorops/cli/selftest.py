@@ -17,6 +17,7 @@ from rich.table import Table
 
 from mlx_tensorops import _ext
 from mlx_tensorops.cli.display import Display
+from mlx_tensorops.formats import formats
 from mlx_tensorops.metal_source import example
 from mlx_tensorops.verification import KernelWarning, verdicts
 
@@ -40,13 +41,18 @@ def selftest(
     group_size: Annotated[
         list[int] | None, typer.Option(help="Values that share a scale, may be repeated.")
     ] = None,
+    mode: Annotated[
+        list[str] | None,
+        typer.Option(help="A mode beside affine, may be repeated; or all of them: all."),
+    ] = None,
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Do not use what was found out before.")
     ] = False,
 ) -> None:
     """Compare Metal kernels with CPU kernels, bit by bit, and print a verdict on each.
 
-    Those of 4 and 8 bits and groups of 64, unless others are asked for. Exit code 1: one is wrong.
+    Those of mode affine with 4 and 8 bits and groups of 64, unless others are asked for. Exit code
+    1: one is wrong.
     """
     backend, unfit = _ext.place(None)
     if backend != "metal":
@@ -58,6 +64,8 @@ def selftest(
     if unfit:
         raise RuntimeError(f"no Metal kernel of this package runs here: {unfit}")
     cases = list(_cases(op or _OPS, bits or (4, 8), group_size or (64,)))
+    modes = [name for name in formats() if name != "affine"] if mode == ["all"] else mode or []
+    cases += _cases_of_modes(op or _OPS, modes)
     display = Display()
     with _own_verdicts(fresh), warnings.catch_warnings():
         warnings.simplefilter("ignore", KernelWarning)
@@ -83,6 +91,17 @@ def _cases(ops: Any, all_bits: Any, group_sizes: Any) -> Iterator[tuple[str, dic
             yield "scaled_dot_product_attention", {**sizes, "dtype": dtype}
         for name in _HAVING:
             yield "scaled_dot_product_attention", {"having": (name,)}
+
+
+def _cases_of_modes(ops: Any, modes: list[str]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Of other modes: few rows and many, both orders of the matrix."""
+    for mode, dtype in product(modes, _DTYPES):
+        options = {"mode": mode, "dtype": dtype}
+        if "dequantize" in ops:
+            yield "dequantize", options
+        if "quantized_matmul" in ops:
+            for transpose, rows in product((True, False), (1, 16, 64)):
+                yield "quantized_matmul", options | {"transpose": transpose, "rows": rows}
 
 
 def _judge(op: str, options: dict[str, Any]) -> None:

@@ -4,7 +4,9 @@ import subprocess
 import sys
 
 import mlx.core as mx
+import numpy as np
 import pytest
+from format_cases import FormatCase, random_packed
 
 import mlx_tensorops as mto
 from mlx_tensorops.testing import emulated_metal, emulator
@@ -39,6 +41,21 @@ CALLS = {
         "quantized_matmul",
         {"rows": 64, "dtype": F32, "precision": "tf32"},
         "tiles_float_float_float_4_64_true_64_32_true_true_true",
+    ),
+    "scales as bytes": (
+        "dequantize",
+        {"mode": "nvfp4", "dtype": F32},
+        "dequantize_format_mto_Coded_mto_E2M1Codes_mto_E4M3Scale_mto_NoThird_true_false_float",
+    ),
+    "scales of tiles": (
+        "quantized_matmul",
+        {"mode": "fp8_e5m2", "rows": 40, "dtype": BF16},
+        "quantized_matmul_format_tiles_mto_Coded_mto_E5M2Codes_mto_FloatScale_bfloat",
+    ),
+    "blocks of a file": (
+        "quantized_matmul",
+        {"mode": "q4_k", "inner": 256},
+        "quantized_matmul_format_few_rows_t_mto_Blocks_mto_Q4_K_half_1",
     ),
     "attention": (
         "scaled_dot_product_attention",
@@ -87,8 +104,16 @@ def run(op, rows=4, columns=128, inner=128, dtype=F16, scales_dtype=None, biases
     transpose, precision = o.pop("transpose", True), o.pop("precision", None)
     bits, group_size = o.pop("bits", 4), o.pop("group_size", 64)
     shape = (rows, columns)
+    mode = o.pop("mode", None)
     if op == "quantized_matmul":
         shape = (columns, inner) if transpose else (inner, columns)
+    if mode:
+        kind = "uint8" if mode == "nvfp4" else str(scales_dtype or dtype).removeprefix("mlx.core.")
+        arrays = random_packed(FormatCase(mode, shape, scales=kind), np.random.default_rng(0))
+        if op == "dequantize":
+            return mto.dequantize(*arrays, mode=mode, dtype=dtype, force_fused=True)
+        x = mx.random.normal((rows, inner)).astype(dtype)
+        return mto.quantized_matmul(x, *arrays, mode=mode, transpose=transpose, force_fused=True)
     w = mx.random.normal(shape).astype(dtype)
     if op == "quantize":
         return mto.quantize(w, group_size, bits, force_fused=True)
@@ -176,6 +201,7 @@ BAD = {
         {"launch": -1},
         "launch must be among the call's 1, .* -1",
     ),
+    "mode": (("dequantize",), {"mode": "int5"}, "mode must be one of affine, .*, got 'int5'"),
     "bits": (("quantize",), {"bits": 7}, r"\[quantize\] bits must be one of 1, 2, 3, 4, 5, 6, 8"),
     "columns": (("dequantize",), {"columns": 70}, r"\[dequantize\] scales must have the shape"),
     "group size": (("dequantize",), {"group_size": 0}, r"\[dequantize\] group_size must be one of"),

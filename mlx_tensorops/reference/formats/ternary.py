@@ -8,7 +8,8 @@ mlx-lm's BitLinear: the bits 2i and 2i + 1 of byte (r, k) are the code of output
 ``r + i * ceil(N / 4)``; one scale for the matrix.
 
 ``encode``, in float32: the scale is the mean magnitude, summed in float64 and rounded once; the
-code is the nearest of the three to ``value / scale``, halves to even; a scale of 0 has codes of 0.
+code is the nearest of the three to ``value / scale``, halves to even; a scale of 0 has
+codes of 0, and so has NaN, which makes the scale NaN.
 
 Source: Ma et al., The Era of 1-bit LLMs (BitNet b1.58, 2024), equations 1-3; mlx-lm 0.32,
 ``models/bitlinear_layers.py`` (the layout).
@@ -48,10 +49,14 @@ class Ternary:
     def encode(self, values: Array, per_row: bool = True) -> tuple[Array, Array]:
         """Bytes and float32 scales of float32 values."""
         axes = -1 if per_row and not self.along_rows else (-2, -1)
-        scales = np.abs(values.astype(np.float64)).mean(axes).astype(np.float32)
+        n_values = values.shape[-1] * (1 if axes == -1 else values.shape[-2])
+        with np.errstate(invalid="ignore"):
+            scales = np.abs(values.astype(np.float64)).sum(axes) / n_values
+        scales = scales.astype(np.float32)
         spread = np.expand_dims(scales, axes)
-        steps = values / np.where(spread == 0, 1, spread)
-        codes = np.clip(np.rint(steps), -1, 1).astype(np.int64) + 1
+        with np.errstate(invalid="ignore"):
+            steps = values / np.where(spread == 0, 1, spread)
+        codes = np.nan_to_num(np.clip(np.rint(steps), -1, 1)).astype(np.int64) + 1
         if not self.along_rows:
             return pack_bytes(codes, 2), scales
         rows = np.split(codes, 4, axis=-2)
