@@ -56,6 +56,16 @@ def test_right_kernels(command, emulated, monkeypatch):
     assert len(run.trials) == 6
 
 
+def test_other_modes(command, emulated, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    with emulated(verify=True):
+        result = command("selftest", *ONE_OP, "--mode", "q4_k", "--mode", "nf4")
+    assert result.exit_code == 0
+    found = rows(result.stdout)
+    assert set(found.values()) == {"right"} and len(found) == 9
+    assert sum("Q4_K" in name for name in found) == sum("Nf4Codes" in name for name in found) == 3
+
+
 def test_a_wrong_kernel(command, emulated, monkeypatch, recwarn):
     monkeypatch.setenv("COLUMNS", "200")
 
