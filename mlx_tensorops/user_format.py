@@ -92,7 +92,8 @@ def register_format(
     ``None``. A snippet is the body of a function that returns value ``i`` of a block as a float.
     In it a field of one element is a number (int or float), any other an array to index.
 
-    The C++ snippet is compiled here, by ``$CXX``, a compiler on the path or the one of the package
+    On a Mac, Metal kernels are compared with the CPU's before they are used, where there is a C++
+    snippet too. It is compiled here, by ``$CXX``, a compiler on the path or the one of the package
     ``ziglang``. Snippets run as they are, without a check of what they read.
 
     Args:

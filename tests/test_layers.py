@@ -1,10 +1,13 @@
 """Layers in any format: their values, their gradients, and what they take over."""
 
+import sys
+
 import mlx.core as mx
 import mlx.nn as nn
 import mlx_lm.models.bitlinear_layers as bitlinear
 import numpy as np
 import pytest
+from emulated_only import ELSEWHERE
 from format_cases import FLOAT, INSIDE, STORED, FormatCase, random_packed
 from mlx.utils import tree_flatten
 
@@ -75,6 +78,7 @@ def test_from_linear(options):
     np.testing.assert_allclose(np.array(layer(x)), np.array(expected), rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason=ELSEWHERE)
 @pytest.mark.parametrize("inverted", [True, False])
 @pytest.mark.parametrize("bias", [True, False])
 def test_from_bitlinear_as_mlx_lms_kernel_computes(monkeypatch, inverted, bias):

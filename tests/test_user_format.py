@@ -3,16 +3,20 @@
 import doctest
 import itertools
 import re
+import sys
 from pathlib import Path
 
 import mlx.core as mx
 import numpy as np
 import pytest
 from cases import CPU
+from emulated_only import ELSEWHERE
 from tolerance import assert_same_bits
 
 import mlx_tensorops as mto
 from mlx_tensorops import user_format
+from mlx_tensorops.testing import emulated_metal
+from mlx_tensorops.verification import KernelWarning
 
 NAMES = (f"test_format_{i}" for i in itertools.count())
 # A codebook of 16 levels in the block itself, two scales, 6 bits of a value.
@@ -124,6 +128,25 @@ def test_a_backend_without_a_snippet():
     assert mto.formats()[name].ops["dequantize"] == ("metal",)
     with pytest.raises(ValueError, match=name):
         mto.dequantize(mx.zeros((2, 32), mx.uint8), mode=name, stream=CPU)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason=ELSEWHERE)
+def test_verification_compares_the_snippets():
+    """A wrong one is found; one alone is taken as it is."""
+    right, wrong, alone = (next(NAMES) for _ in range(3))
+    fields, cpp = [("c", "uint8", 32)], "return float(c[i]);"
+    mto.register_format(right, 32, fields, decode_cpp=cpp, decode_metal=cpp)
+    mto.register_format(wrong, 32, fields, decode_cpp=cpp, decode_metal="return c[i] + 1.0f;")
+    mto.register_format(alone, 32, fields, decode_metal=cpp)
+    w = mx.array(np.arange(64, dtype=np.uint8).reshape(2, 32))
+    with emulated_metal(verify=True):
+        for name in (right, alone):
+            y = mto.dequantize(w, mode=name, force_fused=True, stream=CPU)
+            assert mx.array_equal(y, w.astype(mx.float32))
+            y = mto.quantized_matmul(mx.ones((1, 32)), w, mode=name, stream=CPU)
+            assert y.tolist() == [[sum(range(32)), sum(range(32, 64))]]
+        with pytest.warns(KernelWarning), pytest.raises(ValueError, match="values are wrong"):
+            mto.dequantize(w, mode=wrong, force_fused=True, stream=CPU)
 
 
 def test_the_example_of_the_documentation():

@@ -238,6 +238,8 @@ bool has_affine_kernels(const FormatCall& call) {
          std::find(std::begin(sizes), std::end(sizes), call.group_cols) != std::end(sizes);
 }
 
+bool can_be_verified(const FormatCall& call) { return unsupported("cpu", call, {}).empty(); }
+
 bool known_to_mlx(const FormatCall& call) {
   std::string_view mode = call.row->name;
   return has_affine_kernels(call) || mode == "mxfp4" || mode == "mxfp8" || mode == "nvfp4";

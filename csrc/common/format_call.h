@@ -45,6 +45,9 @@ std::vector<mx::array> check_packed(std::string_view op, const FormatCall& call,
 mx::Shape check_same_packed(std::string_view op, const FormatCall& call,
                             const std::vector<mx::array>& packed);
 
+// Whether Metal kernels can be compared with the CPU's: a user's format may have none there.
+bool can_be_verified(const FormatCall& call);
+
 // Whether MLX has the format, and ValueError where it does not.
 bool known_to_mlx(const FormatCall& call);
 void check_known_to_mlx(std::string_view op, const FormatCall& call);
