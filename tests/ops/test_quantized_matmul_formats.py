@@ -3,12 +3,18 @@
 import itertools
 from dataclasses import replace
 
+import ml_dtypes
+import mlx.core as mx
+import numpy as np
 import pytest
 import suite
 from affine_cases import DTYPES
 from format_cases import FLOAT, INSIDE, STORED, FormatCase, matmul_cases
 from format_ops import EMULATED_EVERY, QuantizedMatmul
+from small_floats import packed as pack_bytes
 from tolerance import assert_same_bits
+
+import mlx_tensorops as mto
 
 FLOAT_CASES = [
     *matmul_cases((*FLOAT, *STORED), DTYPES),
@@ -103,3 +109,42 @@ def test_a_row_has_the_bits_of_that_row_alone(mode, backend):
     for n_rows in (1, 2, 7):
         (alone,) = op.call(case, [x[:n_rows], *packed], backend.device)
         assert_same_bits(alone, together[:n_rows], f"{n_rows} rows")
+
+
+def test_fp8_tiles_with_ragged_edges(backend):
+    """R20: 300 x 260 bytes under 3 x 3 scales; the NaN byte spoils its row, -0 changes nothing."""
+    rng = np.random.default_rng(20)
+    octets = rng.integers(0, 256, (300, 260), np.uint8)
+    octets[octets & 0x7F == 0x7F] = 0x80
+    octets[7, 200] = 0x7F
+    scales = rng.standard_normal((3, 3)).astype(np.float32)
+    x = rng.standard_normal((5, 260)).astype(np.float32)
+    w = (mx.array(octets), mx.array(scales))
+
+    def product(x):
+        return mto.quantized_matmul(x, *w, mode="fp8_e4m3", stream=backend.device)
+
+    dense = octets.view(ml_dtypes.float8_e4m3fn).astype(np.float64)
+    dense *= np.kron(scales, np.ones((128, 128)))[:300, :260]
+    y, exact = np.array(product(mx.array(x))), x @ dense.T
+    assert np.isnan(y[:, 7]).all() and np.isnan(y).sum() == 5
+    np.testing.assert_allclose(y, exact, rtol=0, atol=1e-5 * np.nanmax(np.abs(exact)))
+    d_x = np.array(mx.grad(lambda x: product(x).sum())(mx.array(x)))
+    exact = np.broadcast_to(dense.sum(0), x.shape)
+    assert np.isnan(d_x[:, 200]).all() and np.isnan(d_x).sum() == 5
+    np.testing.assert_allclose(d_x, exact, rtol=0, atol=1e-5 * np.nanmax(np.abs(exact)))
+
+
+@pytest.mark.kernels("cpu")
+def test_ternary_sums_are_exact(backend, isa):
+    """R23: integers for x, rows of 2^20 values: the integer sum times the scale."""
+    rng = np.random.default_rng(23)
+    n_columns = 1 << 20
+    codes = rng.integers(0, 3, (2, n_columns))
+    x = rng.integers(-8, 9, (3, n_columns))
+    w = mx.array(pack_bytes(codes, 2))
+    scales = mx.array(np.float32([0.5, 3]))
+    y = mto.quantized_matmul(
+        mx.array(x.astype(np.float32)), w, scales, mode="ternary", stream=backend.device
+    )
+    np.testing.assert_array_equal(np.array(y), x @ (codes - 1).T * [0.5, 3], err_msg=isa)
