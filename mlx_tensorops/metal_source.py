@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -14,6 +14,9 @@ from mlx_tensorops.formats import formats
 from mlx_tensorops.ops.dequantize import dequantize as dequantize_op
 from mlx_tensorops.ops.quantize import quantize as quantize_op
 from mlx_tensorops.ops.quantized_matmul import quantized_matmul as quantized_matmul_op
+from mlx_tensorops.ops.quantized_scaled_dot_product_attention import (
+    quantized_scaled_dot_product_attention as quantized_attention_op,
+)
 from mlx_tensorops.ops.scaled_dot_product_attention import (
     scaled_dot_product_attention as attention_op,
 )
@@ -31,8 +34,8 @@ def metal_source(op: str, form: str = "mlx", *, launch: int = 0, **options: Any)
     ``route="ours"``; no array is computed, and it works on every platform.
 
     Args:
-        op: ``"quantize"``, ``"dequantize"``, ``"quantized_matmul"`` or
-            ``"scaled_dot_product_attention"``.
+        op: ``"quantize"``, ``"dequantize"``, ``"quantized_matmul"``,
+            ``"scaled_dot_product_attention"`` or ``"quantized_scaled_dot_product_attention"``.
         form: ``"mlx"``: buffers by index, as MLX binds them.
         launch: Which of the call's kernels, in the order in which they are launched. Each has a
             text of its own. Default: 0, the first. Attention of few queries of many keys has two,
@@ -50,7 +53,9 @@ def metal_source(op: str, form: str = "mlx", *, launch: int = 0, **options: Any)
             - ``scaled_dot_product_attention``: ``queries``, ``keys``, ``heads``, ``kv_heads``,
               ``head_dim``, ``value_dim`` (by default the same), ``dtype``, ``precision``, and
               ``having``, the names of options that the call has. Every text serves all of them:
-              they are Metal function constants.
+              they are Metal function constants;
+            - ``quantized_scaled_dot_product_attention``: the same, and ``bits``, ``group_size``,
+              ``scales_dtype`` and ``biases_dtype`` of both keys and values.
 
     Returns:
         The text.
@@ -206,17 +211,7 @@ def _quantized_matmul(
     )
 
 
-def _attention(
-    queries: int = 512,
-    keys: int = 512,
-    heads: int = 1,
-    kv_heads: int = 1,
-    head_dim: int = 64,
-    value_dim: int | None = None,
-    dtype: mx.Dtype = mx.float16,
-    precision: str | None = None,
-    having: tuple[str, ...] = (),
-) -> _Call:
+def _attention_options(having: Sequence[str], queries: int, keys: int, heads: int) -> Any:
     ends = mx.array([0, queries]), mx.array([0, keys])
     known: dict[str, dict[str, Any]] = {
         "mask": {"mask": mx.zeros((1, keys), mx.bool_)},
@@ -238,7 +233,21 @@ def _attention(
             raise ValueError(
                 f"[metal_source] having must name options, of {', '.join(known)}, got {name!r}."
             )
-    options = {key: value for name in having for key, value in known[name].items()}
+    return {key: value for name in having for key, value in known[name].items()}
+
+
+def _attention(
+    queries: int = 512,
+    keys: int = 512,
+    heads: int = 1,
+    kv_heads: int = 1,
+    head_dim: int = 64,
+    value_dim: int | None = None,
+    dtype: mx.Dtype = mx.float16,
+    precision: str | None = None,
+    having: tuple[str, ...] = (),
+) -> _Call:
+    options = _attention_options(having, queries, keys, heads)
     q, k, v = (
         mx.zeros((1, n_heads, length, size), dtype)
         for n_heads, length, size in (
@@ -255,9 +264,41 @@ def _attention(
     )
 
 
+def _quantized_attention(
+    queries: int = 512,
+    keys: int = 512,
+    heads: int = 1,
+    kv_heads: int = 1,
+    head_dim: int = 64,
+    value_dim: int | None = None,
+    bits: int = 8,
+    group_size: int = 64,
+    dtype: mx.Dtype = mx.float16,
+    scales_dtype: mx.Dtype | None = None,
+    biases_dtype: mx.Dtype | None = None,
+    precision: str | None = None,
+    having: tuple[str, ...] = (),
+) -> _Call:
+    options = _attention_options(having, queries, keys, heads)
+    scales, biases = scales_dtype or dtype, biases_dtype or scales_dtype or dtype
+
+    def packed(columns: int) -> list[mx.array]:
+        rows = _packed(kv_heads * keys, columns, "affine", bits, group_size, scales, biases)
+        return [a.reshape(1, kv_heads, keys, -1) for a in rows.arrays if a is not None]
+
+    q = mx.zeros((1, heads, queries, head_dim), dtype)
+    k, v = packed(head_dim), packed(head_dim if value_dim is None else value_dim)
+    options |= {"group_size": group_size, "bits": bits, "precision": precision}
+    return lambda stream: cast(
+        mx.array,
+        quantized_attention_op(q, k, v, 1.0, **options, force_fused=True, stream=stream),
+    )
+
+
 _EXAMPLES: dict[str, Callable[..., _Call]] = {
     "quantize": _quantize,
     "dequantize": _dequantize,
     "quantized_matmul": _quantized_matmul,
     "scaled_dot_product_attention": _attention,
+    "quantized_scaled_dot_product_attention": _quantized_attention,
 }

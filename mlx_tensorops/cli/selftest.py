@@ -21,7 +21,8 @@ from mlx_tensorops.formats import formats
 from mlx_tensorops.metal_source import example
 from mlx_tensorops.verification import KernelWarning, verdicts
 
-_OPS = ("quantize", "dequantize", "quantized_matmul", "scaled_dot_product_attention")
+_ATTENTIONS = ("scaled_dot_product_attention", "quantized_scaled_dot_product_attention")
+_OPS = ("quantize", "dequantize", "quantized_matmul", *_ATTENTIONS)
 _DTYPES = (mx.float32, mx.float16, mx.bfloat16)
 # Of the few-row kernels each, and of the many-row kernels those with tails and those without.
 _ROWS = (1, 2, 4, 8, 16, 32, 64, 65, 70, 96)
@@ -78,7 +79,7 @@ def selftest(
 
 
 def _cases(ops: Any, all_bits: Any, group_sizes: Any) -> Iterator[tuple[str, dict[str, Any]]]:
-    packing = [op for op in ops if op != "scaled_dot_product_attention"]
+    packing = [op for op in ops if op not in _ATTENTIONS]
     for op, bits, group_size, dtype in product(packing, all_bits, group_sizes, _DTYPES):
         options = {"bits": bits, "group_size": group_size, "dtype": dtype}
         if op != "quantized_matmul":
@@ -91,6 +92,13 @@ def _cases(ops: Any, all_bits: Any, group_sizes: Any) -> Iterator[tuple[str, dic
             yield "scaled_dot_product_attention", {**sizes, "dtype": dtype}
         for name in _HAVING:
             yield "scaled_dot_product_attention", {"having": (name,)}
+    if "quantized_scaled_dot_product_attention" not in ops:
+        return
+    for queries, head_dim in product((1, 4, 40), (64, 128)):
+        sizes = {"queries": queries, "head_dim": head_dim}
+        for bits, group_size, dtype in product(all_bits, group_sizes, _DTYPES):
+            options = {**sizes, "bits": bits, "group_size": group_size, "dtype": dtype}
+            yield "quantized_scaled_dot_product_attention", options
 
 
 def _cases_of_modes(ops: Any, modes: list[str]) -> Iterator[tuple[str, dict[str, Any]]]:

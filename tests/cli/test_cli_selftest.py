@@ -95,7 +95,8 @@ def test_an_old_system(command, emulated):
         (
             ("--op", "attention"),
             "op must be one of quantize, dequantize, quantized_matmul, "
-            "scaled_dot_product_attention, got attention",
+            "scaled_dot_product_attention, "
+            "quantized_scaled_dot_product_attention, got attention",
         ),
         (("--bits", 7), "bits must be one of 1, 2, 3, 4, 5, 6, 8"),
     ],

@@ -72,7 +72,18 @@ CALLS = {
         {"queries": 1, "keys": 70, "dtype": BF16, "having": ("alibi", "mask")},
         "attention_few_queries_bfloat_64_64_",
     ),
+    "attention to packed keys": (
+        "quantized_scaled_dot_product_attention",
+        {"queries": 40, "keys": 70, "bits": 4},
+        "attention_half_mto_CodedGroups_mto_UnsignedCodes_4_64_mto_FloatScale_half_",
+    ),
+    "attention of one query to packed keys": (
+        "quantized_scaled_dot_product_attention",
+        {"queries": 1, "keys": 70, "bits": 8, "dtype": BF16, "having": ("alibi",)},
+        "attention_few_queries_bfloat_mto_CodedGroups_mto_UnsignedCodes_8_64_mto_FloatScale_",
+    ),
 }
+ATTENTIONS = ("scaled_dot_product_attention", "quantized_scaled_dot_product_attention")
 BY_NAME = pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
 
 
@@ -99,7 +110,7 @@ def test_compiles_by_itself(call):
 
 def run(op, rows=4, columns=128, inner=128, dtype=F16, scales_dtype=None, biases_dtype=None, **o):
     """A call of these options, as a user makes it."""
-    if op == "scaled_dot_product_attention":
+    if op in ATTENTIONS:
         return attend(dtype=dtype, **o)
     transpose, precision = o.pop("transpose", True), o.pop("precision", None)
     bits, group_size = o.pop("bits", 4), o.pop("group_size", 64)
@@ -129,7 +140,7 @@ def run(op, rows=4, columns=128, inner=128, dtype=F16, scales_dtype=None, biases
     )
 
 
-def attend(queries, keys, head_dim=64, value_dim=None, heads=1, dtype=F16, having=()):
+def attend(queries, keys, head_dim=64, value_dim=None, heads=1, dtype=F16, bits=None, having=()):
     q, k, v = (
         mx.random.normal(shape).astype(dtype)
         for shape in (
@@ -139,8 +150,11 @@ def attend(queries, keys, head_dim=64, value_dim=None, heads=1, dtype=F16, havin
         )
     )
     options = {"alibi": mx.ones(heads), "mask": mx.ones((1, keys), mx.bool_)}
-    options = {name: options[name] for name in having}
-    return mto.scaled_dot_product_attention(q, k, v, scale=0.1, **options, force_fused=True)
+    options = {name: options[name] for name in having} | {"force_fused": True}
+    if bits:
+        k, v = (mx.quantize(a, 64, bits) for a in (k, v))
+        return mto.quantized_scaled_dot_product_attention(q, k, v, 0.1, bits=bits, **options)
+    return mto.scaled_dot_product_attention(q, k, v, scale=0.1, **options)
 
 
 @BY_NAME
@@ -152,7 +166,7 @@ def test_is_what_a_call_compiles(call):
         compiled.append(text)
         return text
 
-    if op != "scaled_dot_product_attention":
+    if op not in ATTENTIONS:
         rows = 1 if op == "quantized_matmul" else 4
         options = {"rows": rows, "columns": 128, "inner": 128} | options
     with emulated_metal(edit_source=note) as launched:

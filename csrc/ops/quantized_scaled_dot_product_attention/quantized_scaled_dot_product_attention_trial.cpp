@@ -3,6 +3,34 @@
 #include "ops/scaled_dot_product_attention/scaled_dot_product_attention_trial_values.h"
 
 namespace mto {
+namespace {
+
+// Decoded, keys and values are whole numbers of at most 8 bits. Values are positive, so that
+// nothing becomes -0.
+std::vector<mx::array> affine_trial(const PackedFormat& format, const mx::Shape* shapes,
+                                    const mx::array* packed, bool values) {
+  int top = (1 << format.bits) - 1, low = values ? 0 : -top;
+  int high = values && format.bits < 8 ? top : 0;
+  return {metal::trial_words(shapes[0], 2 + values),
+          metal::trial_integers(1, 1, shapes[1], packed[1].dtype(), 4),
+          metal::trial_integers(low, high, shapes[2], packed[2].dtype(), 5 + values)};
+}
+
+// Codes of 8 bits are +-1.0 to 1.875, which a scale of 8 makes whole; those of 4 bits are halves.
+std::vector<mx::array> coded_trial(const PackedFormat& format, const mx::Shape* shapes,
+                                   bool values) {
+  auto s = metal::trial_stream();
+  bool wide = format.bits == 8;
+  auto words = metal::trial_words(shapes[0], 2 + values);
+  if (wide) words = mx::bitwise_and(words, mx::array(0x87878787u), s);
+  if (wide) words = mx::bitwise_or(words, mx::array(0x38383838u), s);
+  if (values) words = mx::bitwise_and(words, mx::array(wide ? 0x7f7f7f7fu : 0x77777777u), s);
+  int scale = format.mode == "nvfp4" ? 0x40 : wide ? 130 : 128;
+  auto scales = mx::full(shapes[1], mx::array(scale, mx::uint8), s);
+  return {words, scales, scales};
+}
+
+}  // namespace
 
 std::shared_ptr<mx::Primitive> QuantizedScaledDotProductAttention::on(mx::Stream stream) const {
   return std::make_shared<QuantizedScaledDotProductAttention>(stream, exact_settings(settings_),
@@ -27,28 +55,14 @@ std::vector<metal::TrialShapes> QuantizedScaledDotProductAttention::trial_shapes
   return out;
 }
 
-// Decoded, keys and values are whole numbers: codes, moved by a bias.
 std::vector<mx::array> QuantizedScaledDotProductAttention::trial_inputs(
     const metal::TrialShapes& shapes, const std::vector<mx::array>& inputs) const {
   std::vector<mx::array> out{trial_queries(shapes[0], inputs[0].dtype())};
   for (int i = 0; i < 2; ++i) {
-    int at = 1 + i * kParts, top = (1 << formats_[i].bits) - 1;
-    auto words = metal::trial_words(shapes[at], 2 + i);
-    if (!formats_[i].affine()) {
-      // Of 8 bits: +-1.0 to 1.875, which a scale of 8 makes whole; of 4 bits: halves, and 2.
-      auto s = metal::trial_stream();
-      bool wide = formats_[i].bits == 8;
-      if (wide) words = mx::bitwise_and(words, mx::array(0x87878787u), s);
-      if (wide) words = mx::bitwise_or(words, mx::array(0x38383838u), s);
-      int scale = formats_[i].mode == "nvfp4" ? 0x40 : wide ? 130 : 128;
-      auto scales = mx::full(shapes[at + 1], mx::array(scale, mx::uint8), s);
-      out.insert(out.end(), {words, scales, scales});
-      continue;
-    }
-    out.push_back(words);
-    auto ones = metal::trial_integers(1, 1, shapes[at + 1], inputs[at + 1].dtype(), 4);
-    out.push_back(ones);
-    out.push_back(metal::trial_integers(-top, 0, shapes[at + 2], inputs[at + 2].dtype(), 5 + i));
+    int at = 1 + i * kParts;
+    auto packed = formats_[i].affine() ? affine_trial(formats_[i], &shapes[at], &inputs[at], i == 1)
+                                       : coded_trial(formats_[i], &shapes[at], i == 1);
+    out.insert(out.end(), packed.begin(), packed.end());
   }
   auto options = attention_trial_options(shapes, inputs, settings_);
   out.insert(out.end(), options.begin(), options.end());

@@ -15,7 +15,7 @@ std::vector<mx::array> ScaledDotProductAttention::trial_inputs(
     const metal::TrialShapes& shapes, const std::vector<mx::array>& inputs) const {
   auto dtype = inputs[0].dtype();
   std::vector<mx::array> out{trial_queries(shapes[0], dtype), trial_keys(shapes[1], dtype, 2),
-                             trial_keys(shapes[2], dtype, 3)};
+                             trial_values(shapes[2], dtype)};
   auto options = attention_trial_options(shapes, inputs, settings_);
   out.insert(out.end(), options.begin(), options.end());
   return out;

@@ -117,13 +117,18 @@ std::vector<metal::TrialShapes> attention_trial_shapes(const std::vector<mx::arr
 }
 
 mx::array trial_queries(const mx::Shape& shape, mx::Dtype dtype) {
-  return gaps(-8, 8, shape, dtype, 1);
+  return gaps(-64, 64, shape, dtype, 1);  // so many that equal scores are rare
 }
 
 mx::array trial_keys(const mx::Shape& shape, mx::Dtype dtype, uint64_t seed) {
   // Few columns make few different scores, and equal ones share a weight: thirds are not exact.
   int most = shape.back() < 64 ? 127 : 8;
   return whole(-most, most, shape, dtype, seed);
+}
+
+mx::array trial_values(const mx::Shape& shape, mx::Dtype dtype) {
+  auto s = metal::trial_stream();
+  return mx::multiply(whole(1, 8, shape, dtype, 3), mx::array(12, dtype), s);
 }
 
 std::vector<mx::array> attention_trial_options(const metal::TrialShapes& shapes,

@@ -22,8 +22,9 @@ std::vector<metal::TrialShapes> attention_trial_shapes(const std::vector<mx::arr
 
 // Queries are multiples of the gap.
 mx::array trial_queries(const mx::Shape& shape, mx::Dtype dtype);
-// Keys and values.
 mx::array trial_keys(const mx::Shape& shape, mx::Dtype dtype, uint64_t seed);
+// Positive, so that nothing becomes -0, and such that the mean of up to four is exact.
+mx::array trial_values(const mx::Shape& shape, mx::Dtype dtype);
 // The inputs behind q, k and v, whose shapes are among `shapes`.
 std::vector<mx::array> attention_trial_options(const metal::TrialShapes& shapes,
                                                const std::vector<mx::array>& inputs,
