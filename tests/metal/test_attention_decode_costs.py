@@ -1,7 +1,20 @@
 """Bytes that attention of few queries moves, against those of the cache, and against MLX's."""
 
+import mlx.core as mx
 import pytest
-from metal_decode_costs import Decode, cache_bytes, mlx_one_pass, mlx_two_passes, ours
+from metal_costs import to_mlx
+from metal_decode_costs import (
+    Decode,
+    cache_bytes,
+    caches,
+    mlx_one_pass,
+    mlx_two_passes,
+    operands,
+    ours,
+)
+
+import mlx_tensorops as mto
+from mlx_tensorops.testing import emulated_metal
 
 MARGIN = 1.1
 DENSE = [
@@ -48,3 +61,20 @@ def test_the_limit_can_be_missed():
     """MLX reads keys once a query head."""
     case = DENSE[0]
     assert mlx_one_pass(case).total > 3 * MARGIN * cache_bytes(case)
+
+
+def test_many_queries_read_codes_once_a_tile():
+    """Codes, scales and biases once for 16 rows of a head; nothing decoded goes to memory."""
+    case = Decode(96, heads=2, kv_heads=1, n_q=48, d=64, d_v=64, packed=((64, 4), (32, 8)))
+    q, (k, v) = to_mlx(operands(case)[0]), caches(case)
+    with emulated_metal(trace=True) as run:
+        mx.eval(
+            mto.quantized_scaled_dot_product_attention(
+                q, k, v, 0.125, None, (64, 32), (4, 8), force_fused=True, stream=mx.cpu
+            )
+        )
+    (launch,) = run.launches
+    read = [sum(launch.buffer_bytes[i][0] for i in group) for group in ((1, 14, 15), (2, 16, 17))]
+    assert read == [2 * 3 * sum(a.nbytes for a in arrays) for arrays in (k, v)]
+    written = {i for i, (_, n_bytes) in launch.buffer_bytes.items() if n_bytes}
+    assert written == {9, 10}  # the output and the logsumexp

@@ -151,3 +151,16 @@ def test_a_wrong_kernel_is_not_used(n_q):
             found = packed_call("mxfp4", n_q, mask="causal", route="ours")
     assert "quantized" not in "".join(launch.op for launch in run.launches)
     np.testing.assert_allclose(np.array(found), np.array(expected), rtol=0.01, atol=0.01)
+
+
+def test_address_spaces():
+    sources = set()
+
+    def keep(source):
+        sources.add(source)
+        return source
+
+    with emulated_metal(edit_source=keep):
+        packed_call("nvfp4", 20)
+    for source in sources:
+        assert emulator.check(source) == ()
