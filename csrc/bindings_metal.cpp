@@ -10,6 +10,7 @@
 #include "common/route.h"
 #include "metal/emulation.h"
 #include "metal/verification.h"
+#include "ops/quantize/quantize.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -76,9 +77,22 @@ std::pair<std::string, std::string> place(mto::mx::StreamOrDevice stream) {
 }
 
 // Why no kernel of ours covers a call, or nothing, and whether one of MLX's does.
-std::pair<std::string, bool> coverage(const std::string& backend, const mto::NamedDtypes& dtypes,
-                                      int bits, int group_size, const std::string& mode) {
-  auto found = mto::coverage_of({backend, ""}, {mode, group_size, bits}, dtypes);
+std::pair<std::string, bool> coverage(const std::string& op, const std::string& backend,
+                                      const mto::NamedDtypes& dtypes, int bits, int group_size,
+                                      const std::string& mode) {
+  mto::Coverage found;
+  if (mode == "affine") {
+    found = mto::coverage_of({backend, ""}, {mode, group_size, bits}, dtypes);
+  } else {
+    std::optional<mto::FormatCall> call;
+    try {
+      call = mto::check_format_call(op, mode, group_size, bits);
+    } catch (const std::invalid_argument& error) {
+      return {error.what(), false};
+    }
+    found = mto::coverage_of({backend, ""}, *call, dtypes);
+    if (op == "quantize") found.unsupported = mto::unsupported_quantize(backend, *call, dtypes);
+  }
   return {found.unsupported, found.mlx_has_kernel};
 }
 
@@ -140,7 +154,7 @@ void bind_metal(nb::module_& m) {
   m.def("metal_kernels", &mto::metal::kernels_of, "a"_a,
         "The Metal kernels that would compute a lazy array of one of our ops.");
   m.def("place", &place, "stream"_a.none());
-  m.def("coverage", &coverage, "backend"_a, "dtypes"_a, "bits"_a, "group_size"_a, "mode"_a);
+  m.def("coverage", &coverage, "op"_a, "backend"_a, "dtypes"_a, "bits"_a, "group_size"_a, "mode"_a);
   m.def("reason_against", &reason_against, "backend"_a, "unfit"_a, "unsupported"_a,
         "mlx_has_kernel"_a, "route"_a,
         "Why an op gives such a call to MLX's, or an empty string: what the ops ask themselves.");

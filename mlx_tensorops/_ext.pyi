@@ -196,6 +196,7 @@ def place(
     | None,
 ) -> tuple[str, str]: ...
 def coverage(
+    op: str,
     backend: str,
     dtypes: Sequence[tuple[str, mlx.core.Dtype]],
     bits: int,

@@ -100,8 +100,12 @@ def _decide(
     place: tuple[str, str],
     output: mx.Dtype | None,
 ) -> Decision:
-    parameters = (scales,) if biases is None else (scales, biases)
-    dtype = mx.result_type(*parameters) if x is None else mx.result_type(x, *parameters)
+    parameters: tuple[mx.Dtype, ...] = (scales,) if biases is None else (scales, biases)
+    if mode == "affine" or op == "quantize":
+        dtype = mx.result_type(*parameters) if x is None else mx.result_type(x, *parameters)
+    else:
+        # Scales are bytes: MLX takes x's dtype, and bfloat16 where there is none.
+        dtype, parameters = x or mx.bfloat16, ()
     dtype = output or dtype
     # Ours refuses a size below 1 with a message; MLX divides by it and the process dies.
     if group_size < 1 or bits < 1:
@@ -113,5 +117,5 @@ def _decide(
         dtypes = [("x", dtype), *dtypes]
     elif op == "dequantize":
         dtypes = [*dtypes, ("the output", dtype)]
-    coverage = _ext.coverage(place[0], dtypes, bits, group_size, mode)
+    coverage = _ext.coverage(op, place[0], dtypes, bits, group_size, mode)
     return Decision(dtype, _ext.reason_against(*place, *coverage, route))

@@ -58,7 +58,7 @@ def patch(
     arrays, its place in the model and ``isinstance`` stay as they are, and so do its output
     dtypes. A query whose mask shows it no key, as in padded batches, attends to nothing: 0.
     Subclasses and other quantized modules are left alone and
-    listed in the report. A call that our ops do not support (mode mxfp4, a dtype, ...) runs
+    listed in the report. A call that our ops do not support (a dtype, ...) runs
     MLX's code, is counted in ``report()``, and warns once per reason.
 
     Calls nest: a module stays patched until as many ``unpatch`` calls as ``patch`` calls named it,

@@ -1,4 +1,3 @@
-import json
 import re
 import shutil
 import sys
@@ -9,6 +8,7 @@ import pytest
 from safe_compile import failure
 
 from mlx_tensorops.cli import compiler
+from mlx_tensorops.patch import modules
 
 PROMPT = "the end in "
 SPEED = (
@@ -62,26 +62,21 @@ def test_a_file_that_is_no_gguf(command, tiny_folder):
     assert "[gguf] path must name a GGUF file" in result.stderr
 
 
-def test_what_falls_back_is_named(command, tiny_folder, tmp_path):
-    """A layer in a mode that only MLX has: the model runs, and the summary says why."""
-    folder = tmp_path / "mixed"
-    shutil.copytree(tiny_folder, folder)
-    config = json.loads((folder / "config.json").read_text())
-    path = "model.layers.0.mlp.up_proj"
-    mode = {"group_size": 32, "bits": 4, "mode": "mxfp4"}
-    config["quantization"][path] = mode
-    (folder / "config.json").write_text(json.dumps(config))
-    weights = mx.load(str(folder / "model.safetensors"))
-    parts = [weights.pop(f"{path}.{part}") for part in ("weight", "scales", "biases")]
-    dense = mx.dequantize(*parts, group_size=32, bits=4)
-    weights[f"{path}.weight"], weights[f"{path}.scales"] = mx.quantize(dense, **mode)
-    mx.save_safetensors(str(folder / "model.safetensors"), weights)
-    result = command("generate", "--model", folder, "--prompt", PROMPT, "--max-tokens", 3)
+def test_what_falls_back_is_named(command, tiny_folder, monkeypatch):
+    """Calls that no kernel of ours covers: the model runs, and the summary says why."""
+    decide = modules.decide
+
+    def without_8_bits(*case):
+        decision = decide(*case)
+        return decision._replace(reason="bits 8") if 8 in case else decision
+
+    monkeypatch.setattr(modules, "decide", without_8_bits)
+    result = command("generate", "--model", tiny_folder, "--prompt", PROMPT, "--max-tokens", 3)
     assert result.exit_code == 0
     *_, patched, reason = result.stderr.splitlines()
     n_fallbacks = re.search(r"17 modules, \d+ calls through our ops, (\d+) fallbacks", patched)[1]
     assert int(n_fallbacks) > 0
-    assert reason.startswith(f"  {n_fallbacks} fallbacks: ") and "mxfp4" in reason
+    assert reason == f"  {n_fallbacks} fallbacks: bits 8"
 
 
 def test_sampling_depends_on_the_seed_alone(command, tiny_folder):

@@ -102,9 +102,8 @@ def test_our_own_ops_do_not_recurse():
         packed = mto.quantize(mx.random.normal((8, 128)))
         mx.eval(mto.dequantize(*packed), mto.quantized_matmul(mx.ones((2, 128)), *packed))
         # What only MLX supports goes from our op to MLX's, by now replaced, op.
-        packed = mto.quantize(mx.random.normal((8, 128)), mode="mxfp4")
-        mx.eval(mto.dequantize(*packed, mode="mxfp4"))
-        mx.eval(mto.quantized_matmul(mx.ones((2, 128)), *packed, mode="mxfp4"))
+        x = mx.ones((2, 128)).astype(mx.float64, stream=mx.cpu)
+        assert mto.quantized_matmul(x, *packed).dtype == mx.float64
 
 
 def test_layers_and_caches_reach_our_ops():
@@ -177,18 +176,18 @@ def test_quantize_and_dequantize_keep_dtypes(dtype):
 
 
 @pytest.mark.parametrize("mode", ["mxfp4", "nvfp4", "mxfp8"])
-def test_other_modes_take_mlx_s_ops(mode):
+def test_other_modes_take_our_ops(mode):
     values, x = mx.random.normal((8, 128)), mx.random.normal((2, 128))
     expected = mx.quantize(values, mode=mode)
     with mto.drop_in():
         packed = mx.quantize(values, mode=mode)
-        assert [part.dtype for part in packed] == [part.dtype for part in expected]
+        assert all(mx.array_equal(a, b) for a, b in zip(packed, expected, strict=True))
         y, dense = mx.quantized_matmul(x, *packed, mode=mode), mx.dequantize(*packed, mode=mode)
-    assert mx.array_equal(y, mx.quantized_matmul(x, *packed, mode=mode))
-    assert mx.array_equal(dense, mx.dequantize(*packed, mode=mode))
-    rows = [row for row in mto.report().ops if row.outcome != "fused"]
-    assert {row.op for row in rows} == set(NAMES) and all(mode in row.outcome for row in rows)
-    assert fused() == {}
+        mx.eval(y, dense)
+    assert mx.allclose(y, mx.quantized_matmul(x, *packed, mode=mode), atol=1e-3)
+    theirs = mx.dequantize(*packed, mode=mode)
+    assert dense.dtype == theirs.dtype and mx.array_equal(dense, theirs)
+    assert {"quantize", "dequantize", "quantized_matmul"} <= set(fused())
 
 
 def test_group_sizes_and_shapes_that_only_mlx_takes():

@@ -108,38 +108,37 @@ def test_output_dtypes_are_mlx_s(x_dtype, scales, biases):
 
 
 @pytest.mark.parametrize("mode", OTHER_MODES)
-def test_other_modes_run_mlx_s_code(mode):
+@pytest.mark.parametrize("dtype", (mx.float32, mx.bfloat16))
+def test_other_modes_run_our_ops(mode, dtype):
     model = nn.Sequential(
         nn.QuantizedEmbedding(16, 64, mode=mode), nn.QuantizedLinear(64, 8, mode=mode)
     )
     embedding = model.layers[0]
-    tokens, x = mx.array([[1, 2, 3]]), mx.random.normal((2, 64))
-    expected = model(tokens), embedding.as_linear(x)
-    with mto.patched(model), pytest.warns(PatchWarning, match=mode):
-        actual = model(tokens), embedding.as_linear(x)
+    tokens, x = mx.array([[1, 2, 3]]), mx.random.normal((2, 64)).astype(dtype)
+    expected = model(tokens), embedding(tokens), embedding.as_linear(x)
+    with mto.patched(model):
+        actual = model(tokens), embedding(tokens), embedding.as_linear(x)
     for ours, theirs in zip(actual, expected, strict=True):
-        assert_same_bits(ours, theirs, mode)
+        assert ours.dtype == theirs.dtype
+        assert mx.allclose(ours, theirs, rtol=0.05, atol=0.1)
     report = mto.report()
-    assert (report.total_fused, report.total_fallbacks) == (0, 3)
-    by_path = {row.path: row for row in report.modules}
-    assert by_path["layers.0"].n_fallbacks == 2 and by_path["layers.1"].n_fallbacks == 1
-    assert all(mode in reason for row in report.modules for reason in row.fallbacks)
+    assert (report.total_fused, report.total_fallbacks) == (4, 0)
 
 
 @pytest.mark.parametrize("mode", OTHER_MODES)
 def test_other_modes_while_every_model_is_patched(mode):
     layer, x = nn.QuantizedLinear(64, 8, mode=mode), mx.random.normal((2, 64))
     expected = layer(x)
-    with mto.patched(), pytest.warns(PatchWarning, match="every model"):
-        assert_same_bits(layer(x), expected, mode)
+    with mto.patched():
+        assert mx.allclose(layer(x), expected, atol=1e-4)
         with mto.patched(layer):
-            assert_same_bits(layer(x), expected, mode)
-    assert mto.report().total_fallbacks == 2
+            assert mx.allclose(layer(x), expected, atol=1e-4)
+    assert (mto.report().total_fused, mto.report().total_fallbacks) == (2, 0)
 
 
 def test_each_reason_warns_once():
-    layer, x = nn.QuantizedLinear(64, 8, mode="mxfp4"), mx.ones((1, 64))
-    other = nn.QuantizedLinear(64, 8, mode="mxfp4")
+    layer, other = nn.QuantizedLinear(64, 8), nn.QuantizedLinear(64, 8)
+    x = mx.ones((1, 64)).astype(mx.float64, stream=mx.cpu)
     with mto.patched(layer), mto.patched(other):
         with pytest.warns(PatchWarning, match=r"\[patch\] \(root\) \(QuantizedLinear\) runs MLX's"):
             layer(x)

@@ -57,12 +57,16 @@ def test_op_counters_are_shown():
 
 def test_summary_of_a_mixed_model():
     model = tiny_llama(mixed_bits)
+    single = model.layers[1].mlp.up_proj
+    n = single.weight.shape[-1] * 32 // single.bits
+    x = mx.ones((1, n)).astype(mx.float64, stream=mx.cpu)
     with mto.patched(model), pytest.warns(PatchWarning):
         model(TOKENS)
+        single(x)
     text = mto.report().summary()
     assert text == str(mto.report())
     assert "the last reset: 17 (2 Attention, 1 QuantizedEmbedding, 14 QuantizedLinear)" in text
-    assert "module calls through our ops: 17, fallbacks to MLX: 1" in text
+    assert "module calls through our ops: 18, fallbacks to MLX: 1" in text
     assert "  model.layers.1.mlp.up_proj (QuantizedLinear): MLX's code ran 1 calls: " in text
     assert "never called" not in text
 
