@@ -123,6 +123,8 @@ class ScaledDotProductAttentionVJP : public mx::Primitive, public metal::MetalPr
         wants_alibi_(wants_alibi) {}
 
   std::vector<mx::array> apply(const std::vector<mx::array>& inputs);
+  // The same gradients by MLX's ops, differentiable to any order.
+  std::vector<mx::array> graph(const std::vector<mx::array>& inputs);
 
   void eval_cpu(const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs) override;
   void eval_gpu(const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs) override;
@@ -148,8 +150,6 @@ class ScaledDotProductAttentionVJP : public mx::Primitive, public metal::MetalPr
 
  private:
   mx::Dtype grad_dtype(const std::vector<mx::array>& inputs) const;
-  // The same gradients by MLX's ops, differentiable to any order.
-  std::vector<mx::array> graph(const std::vector<mx::array>& inputs);
 
   AttentionSettings settings_;
   bool wants_mask_;
