@@ -56,7 +56,6 @@ def assert_close(actual: mx.array, expected: mx.array) -> None:
     assert mx.allclose(actual, expected, rtol=1e-4, atol=1e-4), mx.abs(actual - expected).max()
 
 
-@pytest.mark.filterwarnings("ignore::mlx_tensorops.patch.PatchWarning")
 @pytest.mark.parametrize("quantization", QUANTIZATIONS.values(), ids=QUANTIZATIONS)
 @pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
 def test_the_same_tokens(quantization, tied):
@@ -67,8 +66,7 @@ def test_the_same_tokens(quantization, tied):
     assert state_of(model) == before
     report = mto.report()
     assert not report.never_called and report.total_fused > 15 * N_TOKENS
-    fallen_back = {row.path for row in report.modules if row.n_fallbacks}
-    assert fallen_back == ({"model.layers.1.mlp.up_proj"} if quantization is mixed_bits else set())
+    assert not report.total_fallbacks
 
 
 @pytest.mark.parametrize("cache", CACHES.values(), ids=CACHES)
