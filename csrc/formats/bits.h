@@ -5,9 +5,23 @@
 #ifndef __METAL_VERSION__
 #include <cstdint>
 #include <cstring>
+#ifdef __F16C__
+#include <immintrin.h>
+#endif
+#endif
+
+// Code compiled for one instruction set is never linked into another: functions of these headers
+// are each file's own.
+#ifdef __METAL_VERSION__
+#define MTO_LOCAL_BEGIN
+#define MTO_LOCAL_END
+#else
+#define MTO_LOCAL_BEGIN namespace {
+#define MTO_LOCAL_END }
 #endif
 
 namespace mto {
+MTO_LOCAL_BEGIN
 
 #ifdef __METAL_VERSION__
 #define MTO_TABLE constant constexpr
@@ -57,12 +71,18 @@ inline float float_from_e8m0(uint32_t code) {
 // The float16 in two bytes, low byte first.
 template <typename Bytes>
 inline float float16_at(Bytes bytes) {
+#if defined(__F16C__) && !defined(__METAL_VERSION__)
+  uint16_t whole;
+  std::memcpy(&whole, bytes, sizeof whole);
+  return _cvtsh_ss(whole);
+#else
   uint32_t half = bytes[0] | uint32_t(bytes[1]) << 8;
   uint32_t sign = (half & 0x8000u) << 16, magnitude = half & 0x7fffu;
   if (magnitude >= 0x7c00u) return float_from_bits(sign | 0x7f800000u | (magnitude & 0x3ffu) << 13);
   float value = magnitude < 0x400u ? float(magnitude) * float_from_bits(103u << 23)
                                    : float_from_bits((magnitude << 13) + (112u << 23));
   return sign ? -value : value;
+#endif
 }
 
 // value = fma(code, scale, bias). -0 is the bias that changes nothing, not even -0.
@@ -71,4 +91,5 @@ struct ScaleBias {
 };
 inline ScaleBias scale_alone(float scale) { return {scale, -0.0f}; }
 
+MTO_LOCAL_END
 }  // namespace mto

@@ -17,6 +17,8 @@ enum Coding {
   kTernaryCoding,
 };
 
+MTO_LOCAL_BEGIN
+
 // Two's complement.
 template <int Bits>
 inline float signed_code(uint32_t code) {
@@ -102,4 +104,5 @@ struct BnbFp4Codes {
   }
 };
 
+MTO_LOCAL_END
 }  // namespace mto

@@ -45,6 +45,8 @@ struct FormatRow {
 constexpr int kMaxLevels = 256;
 using Levels = std::array<float, kMaxLevels>;
 
+MTO_LOCAL_BEGIN
+
 // Of the codes of a row, repeated.
 inline Levels levels_of(const FormatRow& row, int bits) {
   Levels levels{};
@@ -82,7 +84,7 @@ inline Levels levels_of(const FormatRow& row, int bits) {
 #define MTO_ROW_AND_COMMA(name, Block) MTO_BLOCK_ROW(name, Block),
 
 // The bits of "affine" are those of a call.
-inline constexpr FormatRow kFormats[] = {
+[[maybe_unused]] constexpr FormatRow kFormats[] = {
     FormatRow{"affine", "UnsignedCodes", 4, 32, 16, true, Layout::kLowFirst, Scales::kFloat,
               Third::kBiases, 1, 64, UnsignedCodes<8>::level, kUnsignedCoding},
     MTO_CODED_ROW("mxfp4", E2M1Codes, 32, true, Layout::kLowFirst, Scales::kE8M0, Third::kNone, 1,
@@ -117,4 +119,5 @@ inline constexpr FormatRow kFormats[] = {
                   kWholeAxis, kWholeAxis),
     MTO_BLOCK_FORMATS(MTO_ROW_AND_COMMA)};
 
+MTO_LOCAL_END
 }  // namespace mto

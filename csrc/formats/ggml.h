@@ -6,6 +6,7 @@
 #include "formats/bits.h"
 
 namespace mto {
+MTO_LOCAL_BEGIN
 
 // Nibbles in 16 bytes: values 0 .. 15 in the lower ones, 16 .. 31 in the upper ones.
 template <typename Bytes>
@@ -86,7 +87,7 @@ struct Q5_1 {
 };
 
 struct Q8_0 {
-  enum { kBits = 0, kBlock = 32, kBlockBytes = 34 };
+  enum { kBits = 0, kBlock = 32, kBlockBytes = 34, kSignedBytesAt = 2 };
   template <typename Bytes>
   static ScaleBias parameters(Bytes block, int) {
     return scale_alone(float16_at(block));
@@ -97,4 +98,5 @@ struct Q8_0 {
   }
 };
 
+MTO_LOCAL_END
 }  // namespace mto

@@ -5,6 +5,7 @@
 #include "formats/bits.h"
 
 namespace mto {
+MTO_LOCAL_BEGIN
 
 // Two-bit fields in bytes of 128 values each: 32 values in bits 0-1 of 32 bytes, 32 in bits 2-3, ..
 template <typename Bytes>
@@ -145,4 +146,5 @@ struct Tq2_0 {
   }
 };
 
+MTO_LOCAL_END
 }  // namespace mto
