@@ -32,11 +32,14 @@ struct RowSource {
   int64_t first, stride, d;
 };
 
-// Keys and values are read but once where rows are few; the rows of the next step are on their way
-// while those of this one are packed.
+// Keys and values are read but once where rows are few: the rows of a later step are on their way
+// while those of this one are packed. To the second cache, which waits for more lines at a time
+// than the first does.
 inline void prefetch_ahead(const RowSource& rows, int64_t index) {
-  int64_t ahead = (index + kStep * rows.stride) * static_cast<int64_t>(size_of(rows.type));
-  __builtin_prefetch(static_cast<const char*>(rows.base) + ahead);
+  constexpr int64_t kRowsAhead = 3 * kStep;
+  constexpr int kRead = 0, kSecondCache = 2;
+  int64_t ahead = (index + kRowsAhead * rows.stride) * static_cast<int64_t>(size_of(rows.type));
+  __builtin_prefetch(static_cast<const char*>(rows.base) + ahead, kRead, kSecondCache);
 }
 
 // Panels of Width rows, each transposed: element (row, column) of a panel at column * Width + row.
