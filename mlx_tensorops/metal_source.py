@@ -35,10 +35,12 @@ def metal_source(op: str, form: str = "mlx", *, launch: int = 0, **options: Any)
 
     Args:
         op: ``"quantize"``, ``"dequantize"``, ``"quantized_matmul"``,
-            ``"scaled_dot_product_attention"`` or ``"quantized_scaled_dot_product_attention"``.
+            ``"scaled_dot_product_attention"``, ``"scaled_dot_product_attention_vjp"``, the backward
+            pass of the same, or ``"quantized_scaled_dot_product_attention"``.
         form: ``"mlx"``: buffers by index, as MLX binds them.
         launch: Which of the call's kernels, in the order in which they are launched. Each has a
             text of its own. Default: 0, the first. Attention of few queries of many keys has two,
+            its backward pass three, and one more for the gradient of a mask and of slopes;
             documents have one before the others, and the other calls of today have one.
         options: What the call is like, each with a default:
 
@@ -50,7 +52,8 @@ def metal_source(op: str, form: str = "mlx", *, launch: int = 0, **options: Any)
               scales;
             - ``quantized_matmul``: ``inner``, the axis that is summed over, ``transpose``,
               ``precision``;
-            - ``scaled_dot_product_attention``: ``queries``, ``keys``, ``heads``, ``kv_heads``,
+            - ``scaled_dot_product_attention`` and its backward pass: ``queries``, ``keys``,
+              ``heads``, ``kv_heads``,
               ``head_dim``, ``value_dim`` (by default the same), ``dtype``, ``precision``, and
               ``having``, the names of options that the call has. Every text serves all of them:
               they are Metal function constants;
@@ -264,6 +267,38 @@ def _attention(
     )
 
 
+def _attention_vjp(
+    queries: int = 512,
+    keys: int = 512,
+    heads: int = 1,
+    kv_heads: int = 1,
+    head_dim: int = 64,
+    value_dim: int | None = None,
+    dtype: mx.Dtype = mx.float16,
+    precision: str | None = None,
+    having: tuple[str, ...] = (),
+) -> _Call:
+    options = _attention_options(having, queries, keys, heads)
+    if "mask" in options:
+        options["mask"] = options["mask"].astype(dtype)
+    values = head_dim if value_dim is None else value_dim
+    q = mx.zeros((1, heads, queries, head_dim), dtype)
+    k, v = (mx.zeros((1, kv_heads, keys, size), dtype) for size in (head_dim, values))
+    names = [name for name in ("mask", "alibi") if name in options]
+    primals = [q, k, v, *(options[name] for name in names)]
+    cotangent = mx.zeros((1, heads, queries, values), dtype)
+
+    def gradient(stream: Any) -> mx.array:
+        def outputs(q: mx.array, k: mx.array, v: mx.array, *more: mx.array) -> mx.array:
+            given = options | dict(zip(names, more, strict=True))
+            given |= {"precision": precision, "force_fused": True, "stream": stream}
+            return cast(mx.array, attention_op(q, k, v, scale=1.0, **given))
+
+        return mx.vjp(outputs, primals, [cotangent])[1][0]
+
+    return gradient
+
+
 def _quantized_attention(
     queries: int = 512,
     keys: int = 512,
@@ -300,5 +335,6 @@ _EXAMPLES: dict[str, Callable[..., _Call]] = {
     "dequantize": _dequantize,
     "quantized_matmul": _quantized_matmul,
     "scaled_dot_product_attention": _attention,
+    "scaled_dot_product_attention_vjp": _attention_vjp,
     "quantized_scaled_dot_product_attention": _quantized_attention,
 }

@@ -21,7 +21,11 @@ from mlx_tensorops.formats import formats
 from mlx_tensorops.metal_source import example
 from mlx_tensorops.verification import KernelWarning, verdicts
 
-_ATTENTIONS = ("scaled_dot_product_attention", "quantized_scaled_dot_product_attention")
+_ATTENTIONS = (
+    "scaled_dot_product_attention",
+    "scaled_dot_product_attention_vjp",
+    "quantized_scaled_dot_product_attention",
+)
 _OPS = ("quantize", "dequantize", "quantized_matmul", *_ATTENTIONS)
 _DTYPES = (mx.float32, mx.float16, mx.bfloat16)
 # Of the few-row kernels each, and of the many-row kernels those with tails and those without.
@@ -33,6 +37,8 @@ _ATTENTION = (
     {"keys": 20},
     *({"queries": n, "head_dim": d} for n in (1, 8) for d in (64, 128, 256)),
 )
+# Of its backward pass: owners of rows that work apart and together, and short walks.
+_ATTENTION_VJP = (*({"head_dim": d} for d in (64, 128, 256)), {"queries": 20, "keys": 20})
 _HAVING = ("mask", "sinks", "softcap", "alibi", "segment_ids", "cu_seqlens", "block_mask")
 
 
@@ -92,6 +98,11 @@ def _cases(ops: Any, all_bits: Any, group_sizes: Any) -> Iterator[tuple[str, dic
             yield "scaled_dot_product_attention", {**sizes, "dtype": dtype}
         for name in _HAVING:
             yield "scaled_dot_product_attention", {"having": (name,)}
+    if "scaled_dot_product_attention_vjp" in ops:
+        for sizes, dtype in product(_ATTENTION_VJP, _DTYPES):
+            yield "scaled_dot_product_attention_vjp", {**sizes, "dtype": dtype}
+        for name in _HAVING:
+            yield "scaled_dot_product_attention_vjp", {"having": (name,)}
     if "quantized_scaled_dot_product_attention" not in ops:
         return
     for queries, head_dim in product((1, 4, 40), (64, 128)):

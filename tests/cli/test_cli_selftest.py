@@ -95,7 +95,7 @@ def test_an_old_system(command, emulated):
         (
             ("--op", "attention"),
             "op must be one of quantize, dequantize, quantized_matmul, "
-            "scaled_dot_product_attention, "
+            "scaled_dot_product_attention, scaled_dot_product_attention_vjp, "
             "quantized_scaled_dot_product_attention, got attention",
         ),
         (("--bits", 7), "bits must be one of 1, 2, 3, 4, 5, 6, 8"),
@@ -119,3 +119,16 @@ def test_attention(command, emulated, monkeypatch):
     without = "_c0_0_c1_0_c2_0_c3_0_c4_0_c5_0_c6_0_c7_0"
     options = {name[-len(without) :] for name in verdicts if name.startswith("attention_forward")}
     assert len(options) == 8
+
+
+def test_gradients_of_attention(command, emulated, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    module = sys.modules["mlx_tensorops.cli.selftest"]
+    monkeypatch.setattr(module, "_ATTENTION_VJP", ({"queries": 20, "keys": 20},))
+    monkeypatch.setattr(module, "_HAVING", ("mask", "alibi"))
+    with emulated(verify=True):
+        result = command("selftest", "--op", "scaled_dot_product_attention_vjp")
+    verdicts = rows(result.stdout)
+    assert result.exit_code == 0 and set(verdicts.values()) == {"right"}
+    for kernel in ("grad_rows_float", "grad_bfloat", "mask_grad_half", "alibi_grad"):
+        assert any(f"attention_{kernel}" in name for name in verdicts)

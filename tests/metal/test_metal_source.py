@@ -177,6 +177,41 @@ def test_is_what_a_call_compiles(call):
     assert len(launched.launches) == 1
 
 
+GRADIENTS = {
+    "apart": ({"queries": 40, "keys": 70}, 3),
+    "wide heads": ({"queries": 40, "keys": 70, "head_dim": 256, "dtype": F32}, 3),
+    "of a mask and slopes": ({"queries": 9, "keys": 20, "having": ("mask", "alibi")}, 5),
+}
+
+
+@pytest.mark.parametrize(("options", "n_launches"), GRADIENTS.values(), ids=GRADIENTS)
+def test_gradients_of_attention(options, n_launches):
+    """All texts of the backward pass, and nothing else."""
+    op = "scaled_dot_product_attention_vjp"
+    texts = [mto.metal_source(op, launch=i, **options) for i in range(n_launches)]
+    with pytest.raises(ValueError, match=f"launch must be among the call's {n_launches}, "):
+        mto.metal_source(op, launch=n_launches, **options)
+    compiled = []
+
+    def note(text):
+        compiled.append(text)
+        return text
+
+    keys, d, dtype = options["keys"], options.get("head_dim", 64), options.get("dtype", F16)
+    inputs = [mx.ones((1, 1, n, d), dtype) for n in (options["queries"], keys, keys)]
+    more = {"mask": mx.zeros((1, keys), dtype), "alibi": mx.ones(1)}
+    names = options.get("having", ())
+
+    def total(*arrays):
+        given = dict(zip(names, arrays[3:], strict=True)) | {"force_fused": True}
+        return mto.scaled_dot_product_attention(*arrays[:3], scale=0.1, **given).sum()
+
+    inputs += [more[name] for name in names]
+    with emulated_metal(edit_source=note):
+        mx.eval(mx.grad(total, argnums=range(len(inputs)))(*inputs))
+    assert [text for text in compiled if "_grad" in text.splitlines()[-1]] == texts
+
+
 def test_asking_computes_and_counts_nothing():
     mto.reset_report()
     with emulated_metal(macos=(15, 5)) as launched:
