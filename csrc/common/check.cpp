@@ -55,6 +55,13 @@ std::string to_string(mx::Dtype dtype) {
   return out.str();
 }
 
+// 1e-46 is not the zero that std::to_string makes of it.
+std::string number(double value) {
+  std::ostringstream out;
+  out << value;
+  return out.str();
+}
+
 std::optional<FloatType> float_type(mx::Dtype dtype) {
   if (dtype == mx::float32) return FloatType::kFloat32;
   if (dtype == mx::float16) return FloatType::kFloat16;

@@ -21,6 +21,7 @@ namespace mx = mlx::core;
 
 std::string to_string(const mx::Shape& shape);
 std::string to_string(mx::Dtype dtype);
+std::string number(double value);
 
 // Empty where kernels do not handle the dtype.
 std::optional<FloatType> float_type(mx::Dtype dtype);

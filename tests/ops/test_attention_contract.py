@@ -68,7 +68,11 @@ BAD_INPUTS = {
     "negative limit": ({"window": (-1, 2)}, "window must have limits of at least 0, got -1."),
     "no softcap": (
         {"softcap": 0.0},
-        "softcap must be positive and finite in float32, got 0.000000.",
+        "softcap must be positive and finite in float32, got 0.",
+    ),
+    "softcap that rounds to nothing": (
+        {"softcap": 1e-46},
+        "softcap must be positive and finite in float32, got 1e-46.",
     ),
     "endless softcap": (
         {"softcap": float("inf")},

@@ -69,11 +69,11 @@ class Builder {
 
   void softcap(const AttentionOptions& options) {
     if (!options.softcap) return;
-    double softcap = *options.softcap;
-    if (!(softcap > 0) || !std::isfinite(static_cast<float>(softcap))) {
-      fail(op_, "softcap", "be positive and finite in float32", std::to_string(softcap));
+    auto softcap = static_cast<float>(*options.softcap);
+    if (!(softcap > 0) || !std::isfinite(softcap)) {
+      fail(op_, "softcap", "be positive and finite in float32", number(*options.softcap));
     }
-    call_.settings.softcap = static_cast<float>(softcap);
+    call_.settings.softcap = softcap;
   }
 
   int32_t limit(const std::optional<int64_t>& value) const {
