@@ -3,6 +3,7 @@
 import itertools
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import attention_cases as cases
 import mlx.core as mx
@@ -14,8 +15,9 @@ from layouts import NAMES, view
 from tolerance import bits_of
 
 import mlx_tensorops as mto
-from mlx_tensorops.testing import emulated_metal, emulator, metal_emulation
+from mlx_tensorops.testing import emulated_metal, emulator
 
+ROOT = Path(__file__).parents[2]
 LAYOUTS, ORDERS = ("m5", "grid", "random"), ("forward", "reverse", "random")
 ROWS, WIDE = "scaled_dot_product_attention", "scaled_dot_product_attention_wide"
 # Every layout, two orders and both answers about registers, with both readings of what is unsure.
@@ -290,11 +292,9 @@ def test_a_fault_shows(name):
     ],
 )
 def test_address_spaces(file, function):
-    folder = metal_emulation.__file__.split("mlx_tensorops/testing")[0]
-    with open(f"{folder}metal/{file}.metal") as text:
-        complaints = emulator.check(
-            text.read(),
-            include_dirs=(f"{folder}metal", f"{folder}csrc"),
-            instantiations={"kernel": function},
-        )
+    complaints = emulator.check(
+        (ROOT / f"metal/{file}.metal").read_text(),
+        include_dirs=(ROOT / "metal", ROOT / "csrc"),
+        instantiations={"kernel": function},
+    )
     assert complaints == ()
