@@ -103,10 +103,12 @@ int check_affine_operands(std::string_view op, const mx::array& w, const mx::arr
   int64_t n_bits = int64_t{32} * w.shape(-1);
   auto expected = w.shape();
   expected.back() = static_cast<int>(n_bits / (int64_t{format.bits} * format.group_size));
-  if (n_bits % (int64_t{format.bits} * format.group_size) != 0) {
+  // Kernels decode 32 values at a time.
+  int whole = std::max(format.group_size, 32);
+  if (n_bits % (int64_t{format.bits} * whole) != 0) {
     fail(op, "w",
-         "have a last dimension of whole groups (" + std::to_string(format.group_size) +
-             " values of " + std::to_string(format.bits) + " bits)",
+         "have a last dimension of whole groups (" + std::to_string(whole) + " values of " +
+             std::to_string(format.bits) + " bits)",
          "shape " + to_string(w.shape()));
   }
   if (scales.shape() != expected) {

@@ -221,7 +221,9 @@ mx::Shape check_same_packed(std::string_view op, const FormatCall& call,
   mx::Shape batch(packed[0].shape().begin(), packed[0].shape().end() - 2);
   for (size_t i = 1; i < packed.size(); ++i) {
     auto shape = packed[i].shape();
-    bool one = shape.end()[-1] == 1 && shape.end()[-2] == 1;
+    bool of_all =
+        call.group_cols == kWholeAxis || (i == 2 && call.row->third == Third::kGlobalScale);
+    bool one = of_all && shape.end()[-1] == 1 && shape.end()[-2] == 1;
     auto expected = scales_shape(call, packed[0]);
     if (!one && !std::equal(shape.end() - 2, shape.end(), expected.end() - 2)) {
       fail(op, "scales", "have one value a group of w " + to_string(packed[0].shape()),

@@ -3,6 +3,7 @@
 // Decodes spans of 32 values of any format (see cpu/simd.h for the verbs).
 
 #include <algorithm>
+#include <cmath>
 
 #include "cpu/simd.h"
 #include "formats/packed_matrix.h"
@@ -70,17 +71,17 @@ struct LevelGroup {
   }
 };
 
-// A span of a row that ends within it.
+// Value by value: a span that the row ends within, or that groups of any width share.
 template <int Bits>
 MTO_APART void decode_ragged(const PackedMatrix& m, const RowGroups& groups, const uint8_t* codes,
                              int64_t first, float* out, int64_t step) {
   for (int i = 0; i < kBlock; ++i) {
     float value = 0.0f;
     if (first + i < m.n_cols) {
-      float scale = groups(first + i).scale;
+      auto [scale, bias] = groups(first + i);
       int bit = i * Bits;
       uint32_t code = codes[bit / 8] >> (bit % 8) & ((1 << Bits) - 1);
-      value = (*m.levels)[code] * scale;
+      value = std::fma((*m.levels)[code], scale, bias);
     }
     out[i / kLanes * step + i % kLanes] = value;
   }
@@ -150,10 +151,11 @@ void decode_codes(const PackedMatrix& m, int64_t row, int64_t first, int64_t n, 
   if (whole && m.group_cols == kBlock / 2) {
     return decode_whole_groups<Bits, true>(m, groups, codes, first, n, out, step);
   }
+  bool uneven = m.group_cols % kBlock != 0 && m.group_cols != kBlock / 2 && m.group_cols < m.n_cols;
   LevelGroup<Bits> group;
   for (int64_t col = first; col < first + n;
        col += kBlock, codes += block_bytes(Bits), out += kVecsPerBlock * step) {
-    if (8 % Bits == 0 && col + kBlock > m.n_cols) {
+    if (8 % Bits == 0 && (uneven || col + kBlock > m.n_cols)) {
       decode_ragged<Bits>(m, groups, codes, col, out, step);
       continue;
     }

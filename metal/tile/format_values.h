@@ -97,8 +97,11 @@ struct Coded {
   static void values(const thread PackedView& view, uint row, uint col, thread float* out) {
     constexpr int kBits = Codes::kBits;
     const ulong codes = codes_from<kBits, Count, Words>(view.w + row * view.params.row_bytes, col);
-    const ScaleBias group = parameters(view, row, col);
+    ScaleBias group = parameters(view, row, col);
+    const int group_cols = view.params.group_cols;
+    const bool apart = int(col) % group_cols + Count > group_cols;
     for (int i = 0; i < Count; ++i) {
+      if (apart && i > 0) group = parameters(view, row, col + i);
       const int at = HighFirst && Count > 1 ? i ^ 1 : i;
       uint code = uint(codes >> (at * kBits)) & ((1u << kBits) - 1);
       if constexpr (HighFirst && Count == 1) {

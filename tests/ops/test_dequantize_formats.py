@@ -26,6 +26,11 @@ FLOAT_CASES = [
         for group_size, scales in (((16, 32), "bfloat16"), ((1, 70), ""), ((30, 70), "float16"))
     ),
     FormatCase("fp8_e5m2", (3, 5, 7), (2, 3)),
+    # Groups that end anywhere, in rows of several spans of 32.
+    FormatCase("fp8_e4m3", (5, 70), (2, 3)),
+    FormatCase("fp8_e4m3", (4, 96), (1, 48)),
+    FormatCase("fp8_e5m2", (4, 300), (3, 100)),
+    FormatCase("fp8_e5m2", (2, 64), (1, 31)),
     FormatCase("nf4", (3, 256), 128),
     FormatCase("bnb_fp4", (3, 96), 32),
     FormatCase("ternary", (5, 44)),

@@ -112,3 +112,11 @@ def test_an_unknown_mode_is_answered_with_all_modes():
     refused(re.escape(message) + "$", "int4", *arrays("mxfp4"))
     with pytest.raises(ValueError, match=re.escape(f"[quantize] {message}")):
         mto.quantize(mx.ones((N, K)), mode="int4")
+
+
+@pytest.mark.parametrize("bits", [2, 4, 6, 8])
+def test_rows_of_half_a_span(bits):
+    w = mx.zeros((2, 16 * 3 * bits // 32), mx.uint32)
+    scales = mx.ones((2, 3))
+    message = rf"w must have a last dimension of whole groups \(32 values of {bits} bits\)"
+    refused(message, "affine", w, scales, scales, group_size=16, bits=bits)

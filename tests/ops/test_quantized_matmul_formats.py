@@ -24,6 +24,9 @@ FLOAT_CASES = [
         for group_size, dtype in (((16, 32), "bfloat16"), ((1, 70), "float32"), ((30, 70), ""))
     ),
     FormatCase("fp8_e5m2", (30, 70), (16, 32), x=(40, 30), transpose=False),
+    FormatCase("fp8_e4m3", (30, 70), (2, 3), x=(3, 70)),
+    FormatCase("fp8_e5m2", (30, 300), (3, 100), x=(40, 300)),
+    FormatCase("fp8_e4m3", (30, 96), (1, 48), x=(3, 30), transpose=False),
     FormatCase("nf4", (12, 256), 128, x=(2, 256), dtype="float16"),
     FormatCase("bnb_fp4", (12, 96), 32, x=(96,)),
     FormatCase("nvfp4", (8, 64), scales="float32", x=(3, 64), global_scale=3.7),
