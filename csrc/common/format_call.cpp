@@ -103,10 +103,6 @@ void check_columns(std::string_view op, const FormatCall& call, const mx::array&
   }
 }
 
-int n_groups(int64_t n, int group) {
-  return static_cast<int>(group == kWholeAxis ? 1 : ceil_div(n, group));
-}
-
 // [.., rows, columns] of scales.
 mx::Shape scales_shape(const FormatCall& call, const mx::array& w) {
   auto [rows, cols] = decoded_shape(call, w);
@@ -177,6 +173,10 @@ FormatCall check_format_call(std::string_view op, const std::string& mode,
     call.group_cols = cols;
   }
   return call;
+}
+
+int n_groups(int n, int group) {
+  return group == kWholeAxis ? 1 : static_cast<int>(ceil_div(n, group));
 }
 
 std::pair<int, int> decoded_shape(const FormatCall& call, const mx::array& w) {

@@ -30,6 +30,9 @@ void register_format(const std::string& name, int block, int block_bytes, uintpt
 FormatCall check_format_call(std::string_view op, const std::string& mode,
                              const std::optional<GroupSize>& group_size, std::optional<int> bits);
 
+// Of n rows or columns; `group` of them have one, or all where it is kWholeAxis.
+int n_groups(int n, int group);
+
 // Of the matrix that w decodes to, the last two dimensions.
 std::pair<int, int> decoded_shape(const FormatCall& call, const mx::array& w);
 

@@ -39,6 +39,6 @@ Decoder decoder(std::string_view mode, int bits, Layout layout) {
 }  // namespace
 
 extern const FormatKernels format_kernels;
-const FormatKernels format_kernels{decoder, kLanes};
+const FormatKernels format_kernels{decoder};
 
 }  // namespace mto::MTO_ISA

@@ -8,7 +8,6 @@ namespace mto {
 // The decoders of one instruction set.
 struct FormatKernels {
   Decoder (*decoder)(std::string_view mode, int bits, Layout layout);
-  int lanes;  // of a vector
 };
 
 MTO_DECLARE_KERNELS(FormatKernels, format_kernels)

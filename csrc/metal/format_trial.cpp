@@ -31,13 +31,11 @@ TrialShapes trial_packed_shapes(const FormatCall& call, const std::vector<mx::ar
     w[1] = cols / row.block * row.block_bytes;
   }
   TrialShapes shapes{w};
-  auto groups = [](int n, int group) {
-    return group == kWholeAxis ? 1 : static_cast<int>(ceil_div(n, group));
-  };
   if (packed.size() > 1) {
     bool one = packed[1].shape(-1) == 1 && packed[1].shape(-2) == 1;
-    shapes.push_back(one ? mx::Shape{1, 1}
-                         : mx::Shape{groups(rows, call.group_rows), groups(cols, call.group_cols)});
+    shapes.push_back(
+        one ? mx::Shape{1, 1}
+            : mx::Shape{n_groups(rows, call.group_rows), n_groups(cols, call.group_cols)});
   }
   if (packed.size() > 2) shapes.push_back(call.affine() ? shapes[1] : mx::Shape{1, 1});
   return shapes;

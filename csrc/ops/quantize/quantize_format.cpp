@@ -2,17 +2,12 @@
 
 #include <algorithm>
 
-#include "common/integers.h"
 #include "common/transforms.h"
 
 namespace mto {
 namespace {
 
 constexpr const char* kOp = "quantize";
-
-int n_groups(int n, int group) {
-  return group == kWholeAxis ? 1 : static_cast<int>(ceil_div(n, group));
-}
 
 mx::Dtype scales_dtype(const FormatCall& call) {
   return call.row->scales == Scales::kFloat ? mx::float32 : mx::uint8;

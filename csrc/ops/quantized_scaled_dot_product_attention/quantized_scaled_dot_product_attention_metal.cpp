@@ -5,6 +5,7 @@
 #include "metal/instance.h"
 #include "ops/quantized_scaled_dot_product_attention/quantized_scaled_dot_product_attention.h"
 #include "ops/scaled_dot_product_attention/scaled_dot_product_attention_few_queries_metal.h"
+#include "ops/scaled_dot_product_attention/scaled_dot_product_attention_metal_variant.h"
 
 namespace mto {
 namespace {
@@ -26,12 +27,6 @@ std::string groups_of(const PackedFormat& format, const mx::array* packed) {
   }
   return "mto::CodedGroups<" + codes + ", " + std::to_string(format.group_size) + ", " + scale +
          ", " + third + ">";
-}
-
-// Columns of the output that a simdgroup has, of which a lane holds half as many sums: 128 at most.
-// Wider ones are cut, each part with the scores again.
-int packed_attention_width(int d_v) {
-  return d_v <= 32 ? 32 : d_v <= 64 ? 64 : d_v <= 96 ? 96 : 128;
 }
 
 }  // namespace
@@ -72,14 +67,15 @@ void QuantizedScaledDotProductAttention::eval_metal(metal::Encoder& encoder,
   }
   // It concerns products of float32, and weights, which are float32 beside 16-bit values, too.
   bool relaxed = settings_.tf32 || inputs[0].dtype() != mx::float32;
-  int width = packed_attention_width(p.d_v);
+  // Columns beyond a simdgroup's are other simdgroups', each with the scores again.
+  int width = attention_width(p.d_v);
   auto function = std::string(kOp) + "<" + types + ", " + std::to_string(width) + ", " +
                   metal::argument_text(relaxed) + ">";
   binding.pipeline({kOp, function, {}});
   encoder.output(outputs[0], kAttentionOut);
   encoder.output(outputs[1], kAttentionLse);
-  constexpr int64_t kThreads = kAttentionSimdgroups * 32, kRows = 16;
-  int64_t groups = ceil_div(p.n_q, kRows * kAttentionSimdgroups);
+  constexpr int64_t kThreads = kAttentionSimdgroups * 32;
+  int64_t groups = ceil_div(p.n_q, int64_t{kAttentionTileRows} * kAttentionSimdgroups);
   encoder.dispatch({groups * ceil_div(p.d_v, width), p.n_heads, p.n_batch}, {kThreads});
 }
 
